@@ -70,7 +70,7 @@ type Device struct {
 	rope    *rope.Funcs
 	delta   *delta.Funcs
 	index   *index.Funcs
-	qdot    *qdot.Funcs
+	qdot    qdot.Funcs
 	qrows   *qrows.Funcs
 
 	blockdot *blockdot.Funcs

@@ -106,16 +106,16 @@ type quantProduct struct {
 
 // encodingKernels are a device's kernels for the weights of an encoding.
 type encodingKernels struct {
-	qdot    *qdot.Kernels
+	qdot    qdot.Kernels
 	blocks  *blockdot.Kernels // in place of qdot where weights are blocks of a file
 	columns convert.Columns
 	unit    qtile.Kernel // nil: the tile unit does not take them
 }
 
 // kernelTable joins the tables of the packages, so that a product looks once.
-func kernelTable(q *qdot.Funcs, b *blockdot.Funcs, c *convert.Funcs) map[*tensor.Encoding]*encodingKernels {
-	table := make(map[*tensor.Encoding]*encodingKernels, len(q.Of)+len(b.Of))
-	for e, rows := range q.Of {
+func kernelTable(q qdot.Funcs, b *blockdot.Funcs, c *convert.Funcs) map[*tensor.Encoding]*encodingKernels {
+	table := make(map[*tensor.Encoding]*encodingKernels, len(q)+len(b.Of))
+	for e, rows := range q {
 		table[e] = &encodingKernels{qdot: rows, columns: c.Columns[e], unit: qtile.Kernels[e]}
 	}
 	for e, rows := range b.Of {
@@ -215,7 +215,8 @@ func (p *quantProduct) multiply(d *Device, l *lane, in quantInput, out quantOutp
 
 // stream is multiply of integers without the tile unit.
 func (p *quantProduct) stream(d *Device, l *lane, in quantInput, out quantOutput, rows, from, to int) {
-	calls := (rows + d.qdot.Most - 1) / d.qdot.Most
+	most := p.qdot.Most()
+	calls := (rows + most - 1) / most
 	size := streamBlock
 	if calls > 1 {
 		size = cacheBlock

@@ -11,18 +11,23 @@ import (
 
 // Offsets in qdot.Tile; a test there holds them to the Go declaration.
 const (
-	qX      = 0   // [8]pointer
-	qScale  = 64  // [8]pointer
-	qBias   = 128 // [8]pointer
-	qOut    = 192 // [8]pointer
-	qW      = 256
-	qS      = 264
-	qK      = 272
-	qSteps  = 280
-	qTiles  = 288
-	qAhead  = 296
-	qLine   = 64 // bytes
-	qColumn = 32 // columns of a step
+	qMost       = 16 // rows
+	qX          = 0  // [qMost]pointer, as the next three
+	qScale      = 8 * qMost
+	qBias       = 16 * qMost
+	qOut        = 24 * qMost
+	qW          = 32 * qMost
+	qS          = qW + 8
+	qK          = qW + 16
+	qSteps      = qW + 24
+	qTiles      = qW + 32
+	qAhead      = qW + 40
+	qRows       = qW + 48
+	qScratch    = qW + 56
+	qTileBytes  = qW + 64
+	qScaleBytes = qW + 72
+	qLine       = 64 // bytes
+	qColumn     = 32 // columns of a step
 )
 
 // Tiles of more than prefetchRows rows have no register left for the distance of
@@ -66,15 +71,19 @@ type qdotTile struct {
 }
 
 func emitQdot(g *isa) {
-	most := 4
-	if g.wide() {
-		most = 8
-	}
 	for _, e := range []struct {
 		function, name string
 		bits           int
 		half           bool
 	}{{"int3", "INT3", 3, false}, {"int4", "INT4", 4, false}, {"int8", "INT8", 8, false}, {"q8", "Q8_0", 8, true}} {
+		most := 4
+		switch {
+		case g.wide():
+			most = 8
+		case e.bits == 4 && !g.vnni():
+			most = 2
+			g.emitQdotMany()
+		}
 		for mr := 1; mr <= most; mr++ {
 			g.function(fmt.Sprintf("%sRows%d", e.function, mr), "t *byte",
 				fmt.Sprintf("multiplies %d rows of activations with t.Tiles tiles of %s weights.", mr, e.name))
@@ -85,8 +94,6 @@ func emitQdot(g *isa) {
 				d.wideTiles()
 			case g.vnni():
 				d.vnniTiles()
-			case e.bits == 4 && mr > 2:
-				d.bothTiles()
 			default:
 				d.narrowTiles()
 			}

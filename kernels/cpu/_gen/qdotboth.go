@@ -5,8 +5,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Products that keep both halves of a line at hand: those of AVX-VNNI, and those of AVX2 with three or four
-// rows of INT4. The float32 sums live in Out.
+// Products of AVX-VNNI keep both halves of a line at hand. The float32 sums live in Out.
 
 // clearOut sets the results of a tile to zero.
 func (d *qdotTile) clearOut() {
@@ -158,88 +157,5 @@ func (d *qdotTile) vnniTiles() {
 	d.eachTile(func() {
 		d.clearOut()
 		d.eachGroup("", start, step, finish)
-	})
-}
-
-// wordSums are the sums of a step for each row and half, as 32 bits. As in narrowStep4, products fit in
-// 16 bits before.
-func (d *qdotTile) wordSums() [][]reg.VecVirtual {
-	g := d.isa
-	words := make([][]reg.VecVirtual, d.mr)
-	for m := range words {
-		words[m] = g.vecs(2)
-	}
-	d.fours(func(n int, w []reg.VecVirtual) {
-		for m := range words {
-			x := g.YMM()
-			g.VPBROADCASTD(d.activations(m, 4*n), x)
-			for half := range w {
-				if n == 0 {
-					g.VPMADDUBSW(x, w[half], words[m][half])
-					continue
-				}
-				p := g.YMM()
-				g.VPMADDUBSW(x, w[half], p)
-				g.VPADDW(p, words[m][half], words[m][half])
-			}
-		}
-	})
-	for m := range words {
-		for _, v := range words[m] {
-			g.VPMADDWD(d.ones, v, v)
-		}
-	}
-	return words
-}
-
-// bothTiles is AVX2 for three and four rows of INT4. The sums of a step take all registers, so those of
-// groups of several steps wait in memory.
-func (d *qdotTile) bothTiles() {
-	g := d.isa
-	d.ones = g.bits("wordones", 0x00010001, g.YMM())
-	d.low = g.bits("lownibbles", 0x0f0f0f0f, g.YMM())
-	waiting := g.AllocLocal(64 * d.mr)
-	at := func(m, half int) operand.Mem { return waiting.Offset(64*m + 32*half) }
-	bias := func(m int) reg.VecVirtual {
-		b := g.YMM()
-		g.VPBROADCASTD(d.perGroup(qBias, m), b)
-		return b
-	}
-	none := func() {}
-	d.eachTile(func() {
-		d.clearOut()
-		g.CMPQ(operand.Mem{Base: d.t, Disp: qSteps}, operand.I8(1))
-		g.JNE(operand.LabelRef("several"))
-		d.eachGroup("", none, func() {
-			w, scale := d.wordSums(), d.bothScales()
-			for m, sums := range w {
-				b := bias(m)
-				g.VPADDD(b, sums[0], sums[0])
-				g.VPADDD(b, sums[1], sums[1])
-				d.fold(m, scale, []operand.Op{sums[0], sums[1]})
-			}
-		}, none)
-		g.JMP(operand.LabelRef("next"))
-		g.Label("several")
-		d.eachGroup("2", func() {
-			for m := range d.mr {
-				b := bias(m)
-				g.VMOVDQU(b, at(m, 0))
-				g.VMOVDQU(b, at(m, 1))
-			}
-		}, func() {
-			for m, sums := range d.wordSums() {
-				for half, v := range sums {
-					g.VPADDD(at(m, half), v, v)
-					g.VMOVDQU(v, at(m, half))
-				}
-			}
-		}, func() {
-			scale := d.bothScales()
-			for m := range d.mr {
-				d.fold(m, scale, []operand.Op{at(m, 0), at(m, 1)})
-			}
-		})
-		g.Label("next")
 	})
 }

@@ -9,13 +9,14 @@ import (
 var pure = newPure()
 
 func newPure() Funcs {
-	f := Funcs{Of: map[*tensor.Encoding]*Kernels{}, Most: 4}
+	const most = 4
+	f := Funcs{}
 	for _, e := range []*pureEncoding{
 		{tensor.INT3, tensor.BF16ToF32}, {tensor.INT4, tensor.BF16ToF32}, {tensor.INT8, tensor.BF16ToF32}, {tensor.Q8_0, tensor.F16ToF32},
 	} {
-		f.Of[e.Encoding] = new(Kernels)
-		for rows := 1; rows <= f.Most; rows++ {
-			f.Of[e.Encoding][rows] = func(t *Tile) { e.tiles(t, rows) }
+		f[e.Encoding] = make(Kernels, most+1)
+		for rows := 1; rows <= most; rows++ {
+			f[e.Encoding][rows] = func(t *Tile) { e.tiles(t, rows) }
 		}
 	}
 	return f

@@ -9,12 +9,12 @@
 TEXT ·int3Rows1AVX2(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
-	MOVQ         256(AX), DX
-	MOVQ         264(AX), BX
-	MOVQ         64(AX), R9
-	MOVQ         128(AX), R10
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R8
+	MOVQ         512(AX), DX
+	MOVQ         520(AX), BX
+	MOVQ         128(AX), R9
+	MOVQ         256(AX), R10
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R8
 	MOVQ         R8, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -23,7 +23,7 @@ TEXT ·int3Rows1AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y3, Y3, Y3
-	MOVQ    192(AX), R8
+	MOVQ    384(AX), R8
 	ADDQ    8(SP), R8
 	VMOVUPS Y3, (R8)
 	VMOVUPS Y3, 32(R8)
@@ -35,7 +35,7 @@ group:
 	VPADDD       Y3, Y3, Y3
 	VPBROADCASTD (R10)(DI*1), Y4
 	VPADDD       Y4, Y4, Y4
-	MOVQ         280(AX), R8
+	MOVQ         536(AX), R8
 
 step:
 	VMOVDQU      (DX), Y5
@@ -158,7 +158,7 @@ step:
 	DECQ         R8
 	JNZ          step
 	VBROADCASTSS (R9)(DI*1), Y5
-	MOVQ         192(AX), R8
+	MOVQ         384(AX), R8
 	ADDQ         8(SP), R8
 	VPMOVZXWD    (BX), Y6
 	VPSLLD       $0x10, Y6, Y6
@@ -176,7 +176,7 @@ step:
 	VMOVUPS      Y5, 32(R8)
 	ADDQ         $+32, BX
 	ADDQ         $+4, DI
-	CMPQ         SI, 272(AX)
+	CMPQ         SI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -234,14 +234,14 @@ TEXT ·int3Rows2AVX2(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
-	MOVQ         256(AX), BX
-	MOVQ         264(AX), SI
-	MOVQ         64(AX), R10
-	MOVQ         128(AX), R11
-	MOVQ         72(AX), R12
-	MOVQ         136(AX), R13
-	MOVQ         296(AX), R14
-	MOVQ         288(AX), R9
+	MOVQ         512(AX), BX
+	MOVQ         520(AX), SI
+	MOVQ         128(AX), R10
+	MOVQ         256(AX), R11
+	MOVQ         136(AX), R12
+	MOVQ         264(AX), R13
+	MOVQ         552(AX), R14
+	MOVQ         544(AX), R9
 	MOVQ         R9, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -250,11 +250,11 @@ TEXT ·int3Rows2AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y3, Y3, Y3
-	MOVQ    192(AX), R9
+	MOVQ    384(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y3, (R9)
 	VMOVUPS Y3, 32(R9)
-	MOVQ    200(AX), R9
+	MOVQ    392(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y3, (R9)
 	VMOVUPS Y3, 32(R9)
@@ -270,7 +270,7 @@ group:
 	VPADDD       Y5, Y5, Y5
 	VPBROADCASTD (R13)(R8*1), Y6
 	VPADDD       Y6, Y6, Y6
-	MOVQ         280(AX), R9
+	MOVQ         536(AX), R9
 
 step:
 	VMOVDQU      (BX), Y7
@@ -445,7 +445,7 @@ step:
 	DECQ         R9
 	JNZ          step
 	VBROADCASTSS (R10)(R8*1), Y7
-	MOVQ         192(AX), R9
+	MOVQ         384(AX), R9
 	ADDQ         8(SP), R9
 	VPMOVZXWD    (SI), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -462,7 +462,7 @@ step:
 	VFMADD231PS  Y3, Y4, Y7
 	VMOVUPS      Y7, 32(R9)
 	VBROADCASTSS (R12)(R8*1), Y3
-	MOVQ         200(AX), R9
+	MOVQ         392(AX), R9
 	ADDQ         8(SP), R9
 	VPMOVZXWD    (SI), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -480,7 +480,7 @@ step:
 	VMOVUPS      Y3, 32(R9)
 	ADDQ         $+32, SI
 	ADDQ         $+4, R8
-	CMPQ         DI, 272(AX)
+	CMPQ         DI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -495,10 +495,10 @@ TEXT ·int3Rows3AVX2(SB), NOSPLIT, $16-8
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
-	MOVQ         256(AX), SI
-	MOVQ         264(AX), DI
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R10
+	MOVQ         512(AX), SI
+	MOVQ         520(AX), DI
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R10
 	MOVQ         R10, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -507,29 +507,29 @@ TEXT ·int3Rows3AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y3, Y3, Y3
-	MOVQ    192(AX), R10
+	MOVQ    384(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y3, (R10)
-	MOVQ    200(AX), R10
+	MOVQ    392(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y3, (R10)
-	MOVQ    208(AX), R10
+	MOVQ    400(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y3, (R10)
 	XORQ    R8, R8
 	XORQ    R9, R9
 
 group:
-	MOVQ         128(AX), R10
+	MOVQ         256(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y3
 	VPADDD       Y3, Y3, Y3
-	MOVQ         136(AX), R10
+	MOVQ         264(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y4
 	VPADDD       Y4, Y4, Y4
-	MOVQ         144(AX), R10
+	MOVQ         272(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y5
 	VPADDD       Y5, Y5, Y5
-	MOVQ         280(AX), R10
+	MOVQ         536(AX), R10
 
 step:
 	VMOVDQU      (SI), Y6
@@ -647,9 +647,9 @@ step:
 	ADDQ         $+32, R8
 	DECQ         R10
 	JNZ          step
-	MOVQ         64(AX), R10
+	MOVQ         128(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y6
-	MOVQ         192(AX), R10
+	MOVQ         384(AX), R10
 	ADDQ         8(SP), R10
 	VPMOVZXWD    (DI), Y7
 	VPSLLD       $0x10, Y7, Y7
@@ -658,9 +658,9 @@ step:
 	VMOVUPS      (R10), Y6
 	VFMADD231PS  Y7, Y3, Y6
 	VMOVUPS      Y6, (R10)
-	MOVQ         72(AX), R10
+	MOVQ         136(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y3
-	MOVQ         200(AX), R10
+	MOVQ         392(AX), R10
 	ADDQ         8(SP), R10
 	VPMOVZXWD    (DI), Y6
 	VPSLLD       $0x10, Y6, Y6
@@ -669,9 +669,9 @@ step:
 	VMOVUPS      (R10), Y3
 	VFMADD231PS  Y6, Y4, Y3
 	VMOVUPS      Y3, (R10)
-	MOVQ         80(AX), R10
+	MOVQ         144(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y3
-	MOVQ         208(AX), R10
+	MOVQ         400(AX), R10
 	ADDQ         8(SP), R10
 	VPMOVZXWD    (DI), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -682,36 +682,36 @@ step:
 	VMOVUPS      Y3, (R10)
 	ADDQ         $+32, DI
 	ADDQ         $+4, R9
-	CMPQ         R8, 272(AX)
+	CMPQ         R8, 528(AX)
 	JLT          group
 	IMUL3Q       $+6, R8, R8
 	SUBQ         R8, SI
 	SHLQ         $0x03, R9
 	SUBQ         R9, DI
 	VXORPS       Y3, Y3, Y3
-	MOVQ         192(AX), R10
+	MOVQ         384(AX), R10
 	ADDQ         8(SP), R10
 	VMOVUPS      Y3, 32(R10)
-	MOVQ         200(AX), R10
+	MOVQ         392(AX), R10
 	ADDQ         8(SP), R10
 	VMOVUPS      Y3, 32(R10)
-	MOVQ         208(AX), R10
+	MOVQ         400(AX), R10
 	ADDQ         8(SP), R10
 	VMOVUPS      Y3, 32(R10)
 	XORQ         R8, R8
 	XORQ         R9, R9
 
 group2:
-	MOVQ         128(AX), R10
+	MOVQ         256(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y3
 	VPADDD       Y3, Y3, Y3
-	MOVQ         136(AX), R10
+	MOVQ         264(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y4
 	VPADDD       Y4, Y4, Y4
-	MOVQ         144(AX), R10
+	MOVQ         272(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y5
 	VPADDD       Y5, Y5, Y5
-	MOVQ         280(AX), R10
+	MOVQ         536(AX), R10
 
 step2:
 	VMOVDQU      32(SI), Y6
@@ -829,9 +829,9 @@ step2:
 	ADDQ         $+32, R8
 	DECQ         R10
 	JNZ          step2
-	MOVQ         64(AX), R10
+	MOVQ         128(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y6
-	MOVQ         192(AX), R10
+	MOVQ         384(AX), R10
 	ADDQ         8(SP), R10
 	VPMOVZXWD    16(DI), Y7
 	VPSLLD       $0x10, Y7, Y7
@@ -840,9 +840,9 @@ step2:
 	VMOVUPS      32(R10), Y6
 	VFMADD231PS  Y7, Y3, Y6
 	VMOVUPS      Y6, 32(R10)
-	MOVQ         72(AX), R10
+	MOVQ         136(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y3
-	MOVQ         200(AX), R10
+	MOVQ         392(AX), R10
 	ADDQ         8(SP), R10
 	VPMOVZXWD    16(DI), Y6
 	VPSLLD       $0x10, Y6, Y6
@@ -851,9 +851,9 @@ step2:
 	VMOVUPS      32(R10), Y3
 	VFMADD231PS  Y6, Y4, Y3
 	VMOVUPS      Y3, 32(R10)
-	MOVQ         80(AX), R10
+	MOVQ         144(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y3
-	MOVQ         208(AX), R10
+	MOVQ         400(AX), R10
 	ADDQ         8(SP), R10
 	VPMOVZXWD    16(DI), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -864,7 +864,7 @@ step2:
 	VMOVUPS      Y3, 32(R10)
 	ADDQ         $+32, DI
 	ADDQ         $+4, R9
-	CMPQ         R8, 272(AX)
+	CMPQ         R8, 528(AX)
 	JLT          group2
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -880,10 +880,10 @@ TEXT ·int3Rows4AVX2(SB), NOSPLIT, $16-8
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
 	MOVQ         24(AX), SI
-	MOVQ         256(AX), DI
-	MOVQ         264(AX), R8
-	MOVQ         296(AX), R12
-	MOVQ         288(AX), R11
+	MOVQ         512(AX), DI
+	MOVQ         520(AX), R8
+	MOVQ         552(AX), R12
+	MOVQ         544(AX), R11
 	MOVQ         R11, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -892,35 +892,35 @@ TEXT ·int3Rows4AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y3, Y3, Y3
-	MOVQ    192(AX), R11
+	MOVQ    384(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y3, (R11)
-	MOVQ    200(AX), R11
+	MOVQ    392(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y3, (R11)
-	MOVQ    208(AX), R11
+	MOVQ    400(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y3, (R11)
-	MOVQ    216(AX), R11
+	MOVQ    408(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y3, (R11)
 	XORQ    R9, R9
 	XORQ    R10, R10
 
 group:
-	MOVQ         128(AX), R11
+	MOVQ         256(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y3
 	VPADDD       Y3, Y3, Y3
-	MOVQ         136(AX), R11
+	MOVQ         264(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y4
 	VPADDD       Y4, Y4, Y4
-	MOVQ         144(AX), R11
+	MOVQ         272(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y5
 	VPADDD       Y5, Y5, Y5
-	MOVQ         152(AX), R11
+	MOVQ         280(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y6
 	VPADDD       Y6, Y6, Y6
-	MOVQ         280(AX), R11
+	MOVQ         536(AX), R11
 
 step:
 	VMOVDQU      (DI), Y7
@@ -1064,9 +1064,9 @@ step:
 	ADDQ         $+32, R9
 	DECQ         R11
 	JNZ          step
-	MOVQ         64(AX), R11
+	MOVQ         128(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y7
-	MOVQ         192(AX), R11
+	MOVQ         384(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    (R8), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -1075,9 +1075,9 @@ step:
 	VMOVUPS      (R11), Y7
 	VFMADD231PS  Y8, Y3, Y7
 	VMOVUPS      Y7, (R11)
-	MOVQ         72(AX), R11
+	MOVQ         136(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y3
-	MOVQ         200(AX), R11
+	MOVQ         392(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    (R8), Y7
 	VPSLLD       $0x10, Y7, Y7
@@ -1086,9 +1086,9 @@ step:
 	VMOVUPS      (R11), Y3
 	VFMADD231PS  Y7, Y4, Y3
 	VMOVUPS      Y3, (R11)
-	MOVQ         80(AX), R11
+	MOVQ         144(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y3
-	MOVQ         208(AX), R11
+	MOVQ         400(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    (R8), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -1097,9 +1097,9 @@ step:
 	VMOVUPS      (R11), Y3
 	VFMADD231PS  Y4, Y5, Y3
 	VMOVUPS      Y3, (R11)
-	MOVQ         88(AX), R11
+	MOVQ         152(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y3
-	MOVQ         216(AX), R11
+	MOVQ         408(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    (R8), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -1110,42 +1110,42 @@ step:
 	VMOVUPS      Y3, (R11)
 	ADDQ         $+32, R8
 	ADDQ         $+4, R10
-	CMPQ         R9, 272(AX)
+	CMPQ         R9, 528(AX)
 	JLT          group
 	IMUL3Q       $+6, R9, R9
 	SUBQ         R9, DI
 	SHLQ         $0x03, R10
 	SUBQ         R10, R8
 	VXORPS       Y3, Y3, Y3
-	MOVQ         192(AX), R11
+	MOVQ         384(AX), R11
 	ADDQ         8(SP), R11
 	VMOVUPS      Y3, 32(R11)
-	MOVQ         200(AX), R11
+	MOVQ         392(AX), R11
 	ADDQ         8(SP), R11
 	VMOVUPS      Y3, 32(R11)
-	MOVQ         208(AX), R11
+	MOVQ         400(AX), R11
 	ADDQ         8(SP), R11
 	VMOVUPS      Y3, 32(R11)
-	MOVQ         216(AX), R11
+	MOVQ         408(AX), R11
 	ADDQ         8(SP), R11
 	VMOVUPS      Y3, 32(R11)
 	XORQ         R9, R9
 	XORQ         R10, R10
 
 group2:
-	MOVQ         128(AX), R11
+	MOVQ         256(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y3
 	VPADDD       Y3, Y3, Y3
-	MOVQ         136(AX), R11
+	MOVQ         264(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y4
 	VPADDD       Y4, Y4, Y4
-	MOVQ         144(AX), R11
+	MOVQ         272(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y5
 	VPADDD       Y5, Y5, Y5
-	MOVQ         152(AX), R11
+	MOVQ         280(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y6
 	VPADDD       Y6, Y6, Y6
-	MOVQ         280(AX), R11
+	MOVQ         536(AX), R11
 
 step2:
 	VMOVDQU      32(DI), Y7
@@ -1289,9 +1289,9 @@ step2:
 	ADDQ         $+32, R9
 	DECQ         R11
 	JNZ          step2
-	MOVQ         64(AX), R11
+	MOVQ         128(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y7
-	MOVQ         192(AX), R11
+	MOVQ         384(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    16(R8), Y8
 	VPSLLD       $0x10, Y8, Y8
@@ -1300,9 +1300,9 @@ step2:
 	VMOVUPS      32(R11), Y7
 	VFMADD231PS  Y8, Y3, Y7
 	VMOVUPS      Y7, 32(R11)
-	MOVQ         72(AX), R11
+	MOVQ         136(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y3
-	MOVQ         200(AX), R11
+	MOVQ         392(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    16(R8), Y7
 	VPSLLD       $0x10, Y7, Y7
@@ -1311,9 +1311,9 @@ step2:
 	VMOVUPS      32(R11), Y3
 	VFMADD231PS  Y7, Y4, Y3
 	VMOVUPS      Y3, 32(R11)
-	MOVQ         80(AX), R11
+	MOVQ         144(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y3
-	MOVQ         208(AX), R11
+	MOVQ         400(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    16(R8), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -1322,9 +1322,9 @@ step2:
 	VMOVUPS      32(R11), Y3
 	VFMADD231PS  Y4, Y5, Y3
 	VMOVUPS      Y3, 32(R11)
-	MOVQ         88(AX), R11
+	MOVQ         152(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y3
-	MOVQ         216(AX), R11
+	MOVQ         408(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    16(R8), Y4
 	VPSLLD       $0x10, Y4, Y4
@@ -1335,7 +1335,7 @@ step2:
 	VMOVUPS      Y3, 32(R11)
 	ADDQ         $+32, R8
 	ADDQ         $+4, R10
-	CMPQ         R9, 272(AX)
+	CMPQ         R9, 528(AX)
 	JLT          group2
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -1343,17 +1343,316 @@ step2:
 	VZEROUPPER
 	RET
 
+// func int4ManyAVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·int4ManyAVX2(SB), NOSPLIT, $8-8
+	MOVQ         t+0(FP), AX
+	MOVQ         512(AX), CX
+	MOVQ         520(AX), DX
+	MOVQ         568(AX), BX
+	VBROADCASTSS wordones<>+0(SB), Y0
+	VBROADCASTSS lownibbles<>+0(SB), Y1
+	VXORPS       Y2, Y2, Y2
+	LEAQ         5120(BX), R11
+	MOVQ         544(AX), R9
+	MOVQ         R9, (SP)
+
+tileclear:
+	MOVQ 560(AX), R9
+
+clear:
+	VMOVUPS Y2, (R11)
+	VMOVUPS Y2, 32(R11)
+	ADDQ    $+64, R11
+	DECQ    R9
+	JNZ     clear
+	DECQ    (SP)
+	JNZ     tileclear
+	XORQ    SI, SI
+	XORQ    DI, DI
+
+group:
+	MOVQ 536(AX), R8
+
+step:
+	MOVQ BX, R10
+	LEAQ 4608(BX), R12
+	MOVQ 560(AX), R9
+
+spread:
+	MOVQ         -8(AX)(R9*8), R11
+	VPBROADCASTD (R11)(SI*1), Y2
+	VMOVDQU      Y2, (R10)
+	VPBROADCASTD 4(R11)(SI*1), Y2
+	VMOVDQU      Y2, 32(R10)
+	VPBROADCASTD 8(R11)(SI*1), Y2
+	VMOVDQU      Y2, 64(R10)
+	VPBROADCASTD 12(R11)(SI*1), Y2
+	VMOVDQU      Y2, 96(R10)
+	VPBROADCASTD 16(R11)(SI*1), Y2
+	VMOVDQU      Y2, 128(R10)
+	VPBROADCASTD 20(R11)(SI*1), Y2
+	VMOVDQU      Y2, 160(R10)
+	VPBROADCASTD 24(R11)(SI*1), Y2
+	VMOVDQU      Y2, 192(R10)
+	VPBROADCASTD 28(R11)(SI*1), Y2
+	VMOVDQU      Y2, 224(R10)
+	MOVQ         120(AX)(R9*8), R11
+	VPBROADCASTD (R11)(DI*1), Y2
+	VMOVDQU      Y2, 256(R10)
+	MOVQ         248(AX)(R9*8), R11
+	VPBROADCASTD (R11)(DI*1), Y2
+	VMOVDQU      Y2, (R12)
+	ADDQ         $+288, R10
+	ADDQ         $+32, R12
+	DECQ         R9
+	JNZ          spread
+	MOVQ         CX, R13
+	MOVQ         DX, R14
+	LEAQ         5120(BX), R11
+	MOVQ         544(AX), R9
+	MOVQ         R9, (SP)
+
+tile:
+	VMOVDQU    (R13), Y3
+	VPAND      Y1, Y3, Y2
+	VPSRLW     $0x04, Y3, Y3
+	VPAND      Y1, Y3, Y3
+	VMOVDQU    64(R13), Y5
+	VPAND      Y1, Y5, Y4
+	VPSRLW     $0x04, Y5, Y5
+	VPAND      Y1, Y5, Y5
+	VMOVDQU    128(R13), Y7
+	VPAND      Y1, Y7, Y6
+	VPSRLW     $0x04, Y7, Y7
+	VPAND      Y1, Y7, Y7
+	VMOVDQU    192(R13), Y9
+	VPAND      Y1, Y9, Y8
+	VPSRLW     $0x04, Y9, Y9
+	VPAND      Y1, Y9, Y9
+	VPMOVZXWD  (R14), Y10
+	VPSLLD     $0x10, Y10, Y10
+	PREFETCHT0 256(R13)
+	PREFETCHT0 320(R13)
+	PREFETCHT0 384(R13)
+	PREFETCHT0 448(R13)
+	MOVQ       BX, R10
+	LEAQ       16384(R11), R12
+	CMPQ       R8, 536(AX)
+	JNE        sumslow
+	LEAQ       4608(BX), R12
+
+sumslow:
+	CMPQ R8, $+1
+	JNE  partlow
+	MOVQ 560(AX), R9
+
+lastlowrow:
+	VPMADDUBSW  (R10), Y2, Y11
+	VPMADDUBSW  32(R10), Y3, Y12
+	VPMADDUBSW  64(R10), Y4, Y13
+	VPADDW      Y13, Y11, Y11
+	VPMADDUBSW  96(R10), Y5, Y13
+	VPADDW      Y13, Y12, Y12
+	VPMADDUBSW  128(R10), Y6, Y13
+	VPADDW      Y13, Y11, Y11
+	VPMADDUBSW  160(R10), Y7, Y13
+	VPADDW      Y13, Y12, Y12
+	VPMADDUBSW  192(R10), Y8, Y13
+	VPADDW      Y13, Y11, Y11
+	VPMADDUBSW  224(R10), Y9, Y13
+	VPADDW      Y13, Y12, Y12
+	VPADDW      Y12, Y11, Y11
+	VPMADDWD    Y0, Y11, Y11
+	VPADDD      (R12), Y11, Y11
+	VCVTDQ2PS   Y11, Y11
+	VMULPS      256(R10), Y10, Y12
+	VFMADD213PS (R11), Y11, Y12
+	VMOVUPS     Y12, (R11)
+	ADDQ        $+288, R10
+	ADDQ        $+32, R12
+	ADDQ        $+32, R11
+	DECQ        R9
+	JNZ         lastlowrow
+	JMP         donelow
+
+partlow:
+	MOVQ 560(AX), R9
+
+partlowrow:
+	VPMADDUBSW (R10), Y2, Y10
+	VPMADDUBSW 32(R10), Y3, Y11
+	VPMADDUBSW 64(R10), Y4, Y12
+	VPADDW     Y12, Y10, Y10
+	VPMADDUBSW 96(R10), Y5, Y12
+	VPADDW     Y12, Y11, Y11
+	VPMADDUBSW 128(R10), Y6, Y12
+	VPADDW     Y12, Y10, Y10
+	VPMADDUBSW 160(R10), Y7, Y12
+	VPADDW     Y12, Y11, Y11
+	VPMADDUBSW 192(R10), Y8, Y12
+	VPADDW     Y12, Y10, Y10
+	VPMADDUBSW 224(R10), Y9, Y12
+	VPADDW     Y12, Y11, Y11
+	VPADDW     Y11, Y10, Y10
+	VPMADDWD   Y0, Y10, Y10
+	VPADDD     (R12), Y10, Y10
+	VMOVDQU    Y10, 16384(R11)
+	ADDQ       $+288, R10
+	ADDQ       $+32, R12
+	ADDQ       $+32, R11
+	DECQ       R9
+	JNZ        partlowrow
+
+donelow:
+	VMOVDQU    32(R13), Y3
+	VPAND      Y1, Y3, Y2
+	VPSRLW     $0x04, Y3, Y3
+	VPAND      Y1, Y3, Y3
+	VMOVDQU    96(R13), Y5
+	VPAND      Y1, Y5, Y4
+	VPSRLW     $0x04, Y5, Y5
+	VPAND      Y1, Y5, Y5
+	VMOVDQU    160(R13), Y7
+	VPAND      Y1, Y7, Y6
+	VPSRLW     $0x04, Y7, Y7
+	VPAND      Y1, Y7, Y7
+	VMOVDQU    224(R13), Y9
+	VPAND      Y1, Y9, Y8
+	VPSRLW     $0x04, Y9, Y9
+	VPAND      Y1, Y9, Y9
+	VPMOVZXWD  16(R14), Y10
+	VPSLLD     $0x10, Y10, Y10
+	MOVQ       576(AX), R10
+	PREFETCHT0 (R13)(R10*1)
+	PREFETCHT0 64(R13)(R10*1)
+	PREFETCHT0 128(R13)(R10*1)
+	PREFETCHT0 192(R13)(R10*1)
+	MOVQ       BX, R10
+	LEAQ       16384(R11), R12
+	CMPQ       R8, 536(AX)
+	JNE        sumshigh
+	LEAQ       4608(BX), R12
+
+sumshigh:
+	CMPQ R8, $+1
+	JNE  parthigh
+	MOVQ 560(AX), R9
+
+lasthighrow:
+	VPMADDUBSW  (R10), Y2, Y11
+	VPMADDUBSW  32(R10), Y3, Y12
+	VPMADDUBSW  64(R10), Y4, Y13
+	VPADDW      Y13, Y11, Y11
+	VPMADDUBSW  96(R10), Y5, Y13
+	VPADDW      Y13, Y12, Y12
+	VPMADDUBSW  128(R10), Y6, Y13
+	VPADDW      Y13, Y11, Y11
+	VPMADDUBSW  160(R10), Y7, Y13
+	VPADDW      Y13, Y12, Y12
+	VPMADDUBSW  192(R10), Y8, Y13
+	VPADDW      Y13, Y11, Y11
+	VPMADDUBSW  224(R10), Y9, Y13
+	VPADDW      Y13, Y12, Y12
+	VPADDW      Y12, Y11, Y11
+	VPMADDWD    Y0, Y11, Y11
+	VPADDD      (R12), Y11, Y11
+	VCVTDQ2PS   Y11, Y11
+	VMULPS      256(R10), Y10, Y12
+	VFMADD213PS (R11), Y11, Y12
+	VMOVUPS     Y12, (R11)
+	ADDQ        $+288, R10
+	ADDQ        $+32, R12
+	ADDQ        $+32, R11
+	DECQ        R9
+	JNZ         lasthighrow
+	JMP         donehigh
+
+parthigh:
+	MOVQ 560(AX), R9
+
+parthighrow:
+	VPMADDUBSW (R10), Y2, Y10
+	VPMADDUBSW 32(R10), Y3, Y11
+	VPMADDUBSW 64(R10), Y4, Y12
+	VPADDW     Y12, Y10, Y10
+	VPMADDUBSW 96(R10), Y5, Y12
+	VPADDW     Y12, Y11, Y11
+	VPMADDUBSW 128(R10), Y6, Y12
+	VPADDW     Y12, Y10, Y10
+	VPMADDUBSW 160(R10), Y7, Y12
+	VPADDW     Y12, Y11, Y11
+	VPMADDUBSW 192(R10), Y8, Y12
+	VPADDW     Y12, Y10, Y10
+	VPMADDUBSW 224(R10), Y9, Y12
+	VPADDW     Y12, Y11, Y11
+	VPADDW     Y11, Y10, Y10
+	VPMADDWD   Y0, Y10, Y10
+	VPADDD     (R12), Y10, Y10
+	VMOVDQU    Y10, 16384(R11)
+	ADDQ       $+288, R10
+	ADDQ       $+32, R12
+	ADDQ       $+32, R11
+	DECQ       R9
+	JNZ        parthighrow
+
+donehigh:
+	ADDQ 576(AX), R13
+	ADDQ 584(AX), R14
+	DECQ (SP)
+	JNZ  tile
+	ADDQ $+256, CX
+	ADDQ $+32, SI
+	DECQ R8
+	JNZ  step
+	ADDQ $+32, DX
+	ADDQ $+4, DI
+	CMPQ SI, 528(AX)
+	JLT  group
+	XORQ SI, SI
+	LEAQ 5120(BX), R11
+	MOVQ 544(AX), R9
+	MOVQ R9, (SP)
+
+tileout:
+	MOVQ 560(AX), R9
+
+outlow:
+	VMOVUPS (R11), Y0
+	MOVQ    376(AX)(R9*8), CX
+	VMOVUPS Y0, (CX)(SI*1)
+	ADDQ    $+32, R11
+	DECQ    R9
+	JNZ     outlow
+	MOVQ    560(AX), R9
+
+outhigh:
+	VMOVUPS (R11), Y0
+	MOVQ    376(AX)(R9*8), CX
+	VMOVUPS Y0, 32(CX)(SI*1)
+	ADDQ    $+32, R11
+	DECQ    R9
+	JNZ     outhigh
+	ADDQ    $+64, SI
+	DECQ    (SP)
+	JNZ     tileout
+	VZEROUPPER
+	RET
+
+DATA lownibbles<>+0(SB)/4, $0x0f0f0f0f
+GLOBL lownibbles<>(SB), RODATA|NOPTR, $4
+
 // func int4Rows1AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·int4Rows1AVX2(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
-	MOVQ         256(AX), DX
-	MOVQ         264(AX), BX
-	MOVQ         64(AX), R9
-	MOVQ         128(AX), R10
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R8
+	MOVQ         512(AX), DX
+	MOVQ         520(AX), BX
+	MOVQ         128(AX), R9
+	MOVQ         256(AX), R10
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R8
 	MOVQ         R8, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -1361,7 +1660,7 @@ TEXT ·int4Rows1AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R8
+	MOVQ    384(AX), R8
 	ADDQ    8(SP), R8
 	VMOVUPS Y2, (R8)
 	VMOVUPS Y2, 32(R8)
@@ -1371,7 +1670,7 @@ tile:
 group:
 	VPBROADCASTD (R10)(DI*1), Y2
 	VPBROADCASTD (R10)(DI*1), Y3
-	MOVQ         280(AX), R8
+	MOVQ         536(AX), R8
 
 step:
 	VMOVDQU      (DX), Y4
@@ -1457,7 +1756,7 @@ step:
 	DECQ         R8
 	JNZ          step
 	VBROADCASTSS (R9)(DI*1), Y4
-	MOVQ         192(AX), R8
+	MOVQ         384(AX), R8
 	ADDQ         8(SP), R8
 	VPMOVZXWD    (BX), Y5
 	VPSLLD       $0x10, Y5, Y5
@@ -1475,7 +1774,7 @@ step:
 	VMOVUPS      Y4, 32(R8)
 	ADDQ         $+32, BX
 	ADDQ         $+4, DI
-	CMPQ         SI, 272(AX)
+	CMPQ         SI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -1483,23 +1782,20 @@ step:
 	VZEROUPPER
 	RET
 
-DATA lownibbles<>+0(SB)/4, $0x0f0f0f0f
-GLOBL lownibbles<>(SB), RODATA|NOPTR, $4
-
 // func int4Rows2AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·int4Rows2AVX2(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
-	MOVQ         256(AX), BX
-	MOVQ         264(AX), SI
-	MOVQ         64(AX), R10
-	MOVQ         128(AX), R11
-	MOVQ         72(AX), R12
-	MOVQ         136(AX), R13
-	MOVQ         296(AX), R14
-	MOVQ         288(AX), R9
+	MOVQ         512(AX), BX
+	MOVQ         520(AX), SI
+	MOVQ         128(AX), R10
+	MOVQ         256(AX), R11
+	MOVQ         136(AX), R12
+	MOVQ         264(AX), R13
+	MOVQ         552(AX), R14
+	MOVQ         544(AX), R9
 	MOVQ         R9, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -1507,11 +1803,11 @@ TEXT ·int4Rows2AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R9
+	MOVQ    384(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y2, 32(R9)
-	MOVQ    200(AX), R9
+	MOVQ    392(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y2, 32(R9)
@@ -1523,7 +1819,7 @@ group:
 	VPBROADCASTD (R11)(R8*1), Y3
 	VPBROADCASTD (R13)(R8*1), Y4
 	VPBROADCASTD (R13)(R8*1), Y5
-	MOVQ         280(AX), R9
+	MOVQ         536(AX), R9
 
 step:
 	VMOVDQU      (BX), Y8
@@ -1651,7 +1947,7 @@ step:
 	DECQ         R9
 	JNZ          step
 	VBROADCASTSS (R10)(R8*1), Y6
-	MOVQ         192(AX), R9
+	MOVQ         384(AX), R9
 	ADDQ         8(SP), R9
 	VPMOVZXWD    (SI), Y7
 	VPSLLD       $0x10, Y7, Y7
@@ -1668,7 +1964,7 @@ step:
 	VFMADD231PS  Y2, Y3, Y6
 	VMOVUPS      Y6, 32(R9)
 	VBROADCASTSS (R12)(R8*1), Y2
-	MOVQ         200(AX), R9
+	MOVQ         392(AX), R9
 	ADDQ         8(SP), R9
 	VPMOVZXWD    (SI), Y3
 	VPSLLD       $0x10, Y3, Y3
@@ -1686,1134 +1982,11 @@ step:
 	VMOVUPS      Y2, 32(R9)
 	ADDQ         $+32, SI
 	ADDQ         $+4, R8
-	CMPQ         DI, 272(AX)
+	CMPQ         DI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
 	JNZ          tile
-	VZEROUPPER
-	RET
-
-// func int4Rows3AVX2(t *Tile)
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·int4Rows3AVX2(SB), NOSPLIT, $208-8
-	MOVQ         t+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	MOVQ         16(AX), BX
-	MOVQ         256(AX), SI
-	MOVQ         264(AX), DI
-	MOVQ         296(AX), R12
-	MOVQ         288(AX), R11
-	MOVQ         R11, (SP)
-	MOVQ         $+0, 8(SP)
-	VBROADCASTSS wordones<>+0(SB), Y0
-	VBROADCASTSS lownibbles<>+0(SB), Y1
-
-tile:
-	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R11
-	ADDQ    8(SP), R11
-	VMOVUPS Y2, (R11)
-	VMOVUPS Y2, 32(R11)
-	MOVQ    200(AX), R11
-	ADDQ    8(SP), R11
-	VMOVUPS Y2, (R11)
-	VMOVUPS Y2, 32(R11)
-	MOVQ    208(AX), R11
-	ADDQ    8(SP), R11
-	VMOVUPS Y2, (R11)
-	VMOVUPS Y2, 32(R11)
-	CMPQ    280(AX), $+1
-	JNE     several
-	XORQ    R8, R8
-	XORQ    R9, R9
-
-group:
-	MOVQ 280(AX), R10
-
-step:
-	PREFETCHT0   (SI)(R12*1)
-	VMOVDQU      (SI), Y8
-	VPAND        Y1, Y8, Y6
-	VMOVDQU      32(SI), Y9
-	VPAND        Y1, Y9, Y7
-	VPBROADCASTD (CX)(R8*1), Y3
-	VPMADDUBSW   Y3, Y6, Y2
-	VPMADDUBSW   Y3, Y7, Y3
-	VPBROADCASTD (DX)(R8*1), Y5
-	VPMADDUBSW   Y5, Y6, Y4
-	VPMADDUBSW   Y5, Y7, Y5
-	VPBROADCASTD (BX)(R8*1), Y10
-	VPMADDUBSW   Y10, Y6, Y6
-	VPMADDUBSW   Y10, Y7, Y7
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        Y1, Y8, Y8
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        Y1, Y9, Y9
-	VPBROADCASTD 4(CX)(R8*1), Y10
-	VPMADDUBSW   Y10, Y8, Y11
-	VPADDW       Y11, Y2, Y2
-	VPMADDUBSW   Y10, Y9, Y10
-	VPADDW       Y10, Y3, Y3
-	VPBROADCASTD 4(DX)(R8*1), Y10
-	VPMADDUBSW   Y10, Y8, Y11
-	VPADDW       Y11, Y4, Y4
-	VPMADDUBSW   Y10, Y9, Y10
-	VPADDW       Y10, Y5, Y5
-	VPBROADCASTD 4(BX)(R8*1), Y10
-	VPMADDUBSW   Y10, Y8, Y8
-	VPADDW       Y8, Y6, Y6
-	VPMADDUBSW   Y10, Y9, Y8
-	VPADDW       Y8, Y7, Y7
-	PREFETCHT0   64(SI)(R12*1)
-	VMOVDQU      64(SI), Y10
-	VPAND        Y1, Y10, Y8
-	VMOVDQU      96(SI), Y11
-	VPAND        Y1, Y11, Y9
-	VPBROADCASTD 8(CX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y2, Y2
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y3, Y3
-	VPBROADCASTD 8(DX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y4, Y4
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y5, Y5
-	VPBROADCASTD 8(BX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y8
-	VPADDW       Y8, Y6, Y6
-	VPMADDUBSW   Y12, Y9, Y8
-	VPADDW       Y8, Y7, Y7
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        Y1, Y10, Y10
-	VPSRLW       $0x04, Y11, Y11
-	VPAND        Y1, Y11, Y11
-	VPBROADCASTD 12(CX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y2, Y2
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y3, Y3
-	VPBROADCASTD 12(DX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y4, Y4
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y5, Y5
-	VPBROADCASTD 12(BX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y6, Y6
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y7, Y7
-	PREFETCHT0   128(SI)(R12*1)
-	VMOVDQU      128(SI), Y10
-	VPAND        Y1, Y10, Y8
-	VMOVDQU      160(SI), Y11
-	VPAND        Y1, Y11, Y9
-	VPBROADCASTD 16(CX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y2, Y2
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y3, Y3
-	VPBROADCASTD 16(DX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y4, Y4
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y5, Y5
-	VPBROADCASTD 16(BX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y8
-	VPADDW       Y8, Y6, Y6
-	VPMADDUBSW   Y12, Y9, Y8
-	VPADDW       Y8, Y7, Y7
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        Y1, Y10, Y10
-	VPSRLW       $0x04, Y11, Y11
-	VPAND        Y1, Y11, Y11
-	VPBROADCASTD 20(CX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y2, Y2
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y3, Y3
-	VPBROADCASTD 20(DX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y4, Y4
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y5, Y5
-	VPBROADCASTD 20(BX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y6, Y6
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y7, Y7
-	PREFETCHT0   192(SI)(R12*1)
-	VMOVDQU      192(SI), Y10
-	VPAND        Y1, Y10, Y8
-	VMOVDQU      224(SI), Y11
-	VPAND        Y1, Y11, Y9
-	VPBROADCASTD 24(CX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y2, Y2
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y3, Y3
-	VPBROADCASTD 24(DX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y4, Y4
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y5, Y5
-	VPBROADCASTD 24(BX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y8
-	VPADDW       Y8, Y6, Y6
-	VPMADDUBSW   Y12, Y9, Y8
-	VPADDW       Y8, Y7, Y7
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        Y1, Y10, Y10
-	VPSRLW       $0x04, Y11, Y11
-	VPAND        Y1, Y11, Y11
-	VPBROADCASTD 28(CX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y2, Y2
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y3, Y3
-	VPBROADCASTD 28(DX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y4, Y4
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y5, Y5
-	VPBROADCASTD 28(BX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y6, Y6
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y7, Y7
-	VPMADDWD     Y0, Y2, Y2
-	VPMADDWD     Y0, Y3, Y3
-	VPMADDWD     Y0, Y4, Y4
-	VPMADDWD     Y0, Y5, Y5
-	VPMADDWD     Y0, Y6, Y6
-	VPMADDWD     Y0, Y7, Y7
-	VPMOVZXWD    (DI), Y8
-	VPSLLD       $0x10, Y8, Y8
-	VPMOVZXWD    16(DI), Y9
-	VPSLLD       $0x10, Y9, Y9
-	MOVQ         128(AX), R11
-	VPBROADCASTD (R11)(R9*1), Y10
-	VPADDD       Y10, Y2, Y2
-	VPADDD       Y10, Y3, Y3
-	MOVQ         64(AX), R11
-	VBROADCASTSS (R11)(R9*1), Y10
-	MOVQ         192(AX), R11
-	ADDQ         8(SP), R11
-	VMULPS       Y10, Y8, Y11
-	VCVTDQ2PS    Y2, Y2
-	VFMADD213PS  (R11), Y2, Y11
-	VMOVUPS      Y11, (R11)
-	VMULPS       Y10, Y9, Y2
-	VCVTDQ2PS    Y3, Y3
-	VFMADD213PS  32(R11), Y3, Y2
-	VMOVUPS      Y2, 32(R11)
-	MOVQ         136(AX), R11
-	VPBROADCASTD (R11)(R9*1), Y2
-	VPADDD       Y2, Y4, Y4
-	VPADDD       Y2, Y5, Y5
-	MOVQ         72(AX), R11
-	VBROADCASTSS (R11)(R9*1), Y2
-	MOVQ         200(AX), R11
-	ADDQ         8(SP), R11
-	VMULPS       Y2, Y8, Y3
-	VCVTDQ2PS    Y4, Y4
-	VFMADD213PS  (R11), Y4, Y3
-	VMOVUPS      Y3, (R11)
-	VMULPS       Y2, Y9, Y2
-	VCVTDQ2PS    Y5, Y3
-	VFMADD213PS  32(R11), Y3, Y2
-	VMOVUPS      Y2, 32(R11)
-	MOVQ         144(AX), R11
-	VPBROADCASTD (R11)(R9*1), Y2
-	VPADDD       Y2, Y6, Y6
-	VPADDD       Y2, Y7, Y7
-	MOVQ         80(AX), R11
-	VBROADCASTSS (R11)(R9*1), Y2
-	MOVQ         208(AX), R11
-	ADDQ         8(SP), R11
-	VMULPS       Y2, Y8, Y3
-	VCVTDQ2PS    Y6, Y4
-	VFMADD213PS  (R11), Y4, Y3
-	VMOVUPS      Y3, (R11)
-	VMULPS       Y2, Y9, Y2
-	VCVTDQ2PS    Y7, Y3
-	VFMADD213PS  32(R11), Y3, Y2
-	VMOVUPS      Y2, 32(R11)
-	ADDQ         $+256, SI
-	ADDQ         $+32, R8
-	DECQ         R10
-	JNZ          step
-	ADDQ         $+32, DI
-	ADDQ         $+4, R9
-	CMPQ         R8, 272(AX)
-	JLT          group
-	JMP          next
-
-several:
-	XORQ R8, R8
-	XORQ R9, R9
-
-group2:
-	MOVQ         128(AX), R11
-	VPBROADCASTD (R11)(R9*1), Y2
-	VMOVDQU      Y2, 16(SP)
-	VMOVDQU      Y2, 48(SP)
-	MOVQ         136(AX), R11
-	VPBROADCASTD (R11)(R9*1), Y2
-	VMOVDQU      Y2, 80(SP)
-	VMOVDQU      Y2, 112(SP)
-	MOVQ         144(AX), R11
-	VPBROADCASTD (R11)(R9*1), Y2
-	VMOVDQU      Y2, 144(SP)
-	VMOVDQU      Y2, 176(SP)
-	MOVQ         280(AX), R10
-
-step2:
-	PREFETCHT0   (SI)(R12*1)
-	VMOVDQU      (SI), Y8
-	VPAND        Y1, Y8, Y6
-	VMOVDQU      32(SI), Y9
-	VPAND        Y1, Y9, Y7
-	VPBROADCASTD (CX)(R8*1), Y3
-	VPMADDUBSW   Y3, Y6, Y2
-	VPMADDUBSW   Y3, Y7, Y3
-	VPBROADCASTD (DX)(R8*1), Y5
-	VPMADDUBSW   Y5, Y6, Y4
-	VPMADDUBSW   Y5, Y7, Y5
-	VPBROADCASTD (BX)(R8*1), Y10
-	VPMADDUBSW   Y10, Y6, Y6
-	VPMADDUBSW   Y10, Y7, Y7
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        Y1, Y8, Y8
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        Y1, Y9, Y9
-	VPBROADCASTD 4(CX)(R8*1), Y10
-	VPMADDUBSW   Y10, Y8, Y11
-	VPADDW       Y11, Y2, Y2
-	VPMADDUBSW   Y10, Y9, Y10
-	VPADDW       Y10, Y3, Y3
-	VPBROADCASTD 4(DX)(R8*1), Y10
-	VPMADDUBSW   Y10, Y8, Y11
-	VPADDW       Y11, Y4, Y4
-	VPMADDUBSW   Y10, Y9, Y10
-	VPADDW       Y10, Y5, Y5
-	VPBROADCASTD 4(BX)(R8*1), Y10
-	VPMADDUBSW   Y10, Y8, Y8
-	VPADDW       Y8, Y6, Y6
-	VPMADDUBSW   Y10, Y9, Y8
-	VPADDW       Y8, Y7, Y7
-	PREFETCHT0   64(SI)(R12*1)
-	VMOVDQU      64(SI), Y10
-	VPAND        Y1, Y10, Y8
-	VMOVDQU      96(SI), Y11
-	VPAND        Y1, Y11, Y9
-	VPBROADCASTD 8(CX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y2, Y2
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y3, Y3
-	VPBROADCASTD 8(DX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y4, Y4
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y5, Y5
-	VPBROADCASTD 8(BX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y8
-	VPADDW       Y8, Y6, Y6
-	VPMADDUBSW   Y12, Y9, Y8
-	VPADDW       Y8, Y7, Y7
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        Y1, Y10, Y10
-	VPSRLW       $0x04, Y11, Y11
-	VPAND        Y1, Y11, Y11
-	VPBROADCASTD 12(CX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y2, Y2
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y3, Y3
-	VPBROADCASTD 12(DX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y4, Y4
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y5, Y5
-	VPBROADCASTD 12(BX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y6, Y6
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y7, Y7
-	PREFETCHT0   128(SI)(R12*1)
-	VMOVDQU      128(SI), Y10
-	VPAND        Y1, Y10, Y8
-	VMOVDQU      160(SI), Y11
-	VPAND        Y1, Y11, Y9
-	VPBROADCASTD 16(CX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y2, Y2
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y3, Y3
-	VPBROADCASTD 16(DX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y4, Y4
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y5, Y5
-	VPBROADCASTD 16(BX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y8
-	VPADDW       Y8, Y6, Y6
-	VPMADDUBSW   Y12, Y9, Y8
-	VPADDW       Y8, Y7, Y7
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        Y1, Y10, Y10
-	VPSRLW       $0x04, Y11, Y11
-	VPAND        Y1, Y11, Y11
-	VPBROADCASTD 20(CX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y2, Y2
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y3, Y3
-	VPBROADCASTD 20(DX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y4, Y4
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y5, Y5
-	VPBROADCASTD 20(BX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y6, Y6
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y7, Y7
-	PREFETCHT0   192(SI)(R12*1)
-	VMOVDQU      192(SI), Y10
-	VPAND        Y1, Y10, Y8
-	VMOVDQU      224(SI), Y11
-	VPAND        Y1, Y11, Y9
-	VPBROADCASTD 24(CX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y2, Y2
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y3, Y3
-	VPBROADCASTD 24(DX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y13
-	VPADDW       Y13, Y4, Y4
-	VPMADDUBSW   Y12, Y9, Y12
-	VPADDW       Y12, Y5, Y5
-	VPBROADCASTD 24(BX)(R8*1), Y12
-	VPMADDUBSW   Y12, Y8, Y8
-	VPADDW       Y8, Y6, Y6
-	VPMADDUBSW   Y12, Y9, Y8
-	VPADDW       Y8, Y7, Y7
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        Y1, Y10, Y10
-	VPSRLW       $0x04, Y11, Y11
-	VPAND        Y1, Y11, Y11
-	VPBROADCASTD 28(CX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y2, Y2
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y3, Y3
-	VPBROADCASTD 28(DX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y4, Y4
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y5, Y5
-	VPBROADCASTD 28(BX)(R8*1), Y8
-	VPMADDUBSW   Y8, Y10, Y9
-	VPADDW       Y9, Y6, Y6
-	VPMADDUBSW   Y8, Y11, Y8
-	VPADDW       Y8, Y7, Y7
-	VPMADDWD     Y0, Y2, Y2
-	VPMADDWD     Y0, Y3, Y3
-	VPMADDWD     Y0, Y4, Y4
-	VPMADDWD     Y0, Y5, Y5
-	VPMADDWD     Y0, Y6, Y6
-	VPMADDWD     Y0, Y7, Y7
-	VPADDD       16(SP), Y2, Y2
-	VMOVDQU      Y2, 16(SP)
-	VPADDD       48(SP), Y3, Y3
-	VMOVDQU      Y3, 48(SP)
-	VPADDD       80(SP), Y4, Y4
-	VMOVDQU      Y4, 80(SP)
-	VPADDD       112(SP), Y5, Y5
-	VMOVDQU      Y5, 112(SP)
-	VPADDD       144(SP), Y6, Y6
-	VMOVDQU      Y6, 144(SP)
-	VPADDD       176(SP), Y7, Y7
-	VMOVDQU      Y7, 176(SP)
-	ADDQ         $+256, SI
-	ADDQ         $+32, R8
-	DECQ         R10
-	JNZ          step2
-	VPMOVZXWD    (DI), Y2
-	VPSLLD       $0x10, Y2, Y2
-	VPMOVZXWD    16(DI), Y3
-	VPSLLD       $0x10, Y3, Y3
-	MOVQ         64(AX), R11
-	VBROADCASTSS (R11)(R9*1), Y4
-	MOVQ         192(AX), R11
-	ADDQ         8(SP), R11
-	VMULPS       Y4, Y2, Y5
-	VCVTDQ2PS    16(SP), Y6
-	VFMADD213PS  (R11), Y6, Y5
-	VMOVUPS      Y5, (R11)
-	VMULPS       Y4, Y3, Y4
-	VCVTDQ2PS    48(SP), Y5
-	VFMADD213PS  32(R11), Y5, Y4
-	VMOVUPS      Y4, 32(R11)
-	MOVQ         72(AX), R11
-	VBROADCASTSS (R11)(R9*1), Y4
-	MOVQ         200(AX), R11
-	ADDQ         8(SP), R11
-	VMULPS       Y4, Y2, Y5
-	VCVTDQ2PS    80(SP), Y6
-	VFMADD213PS  (R11), Y6, Y5
-	VMOVUPS      Y5, (R11)
-	VMULPS       Y4, Y3, Y4
-	VCVTDQ2PS    112(SP), Y5
-	VFMADD213PS  32(R11), Y5, Y4
-	VMOVUPS      Y4, 32(R11)
-	MOVQ         80(AX), R11
-	VBROADCASTSS (R11)(R9*1), Y4
-	MOVQ         208(AX), R11
-	ADDQ         8(SP), R11
-	VMULPS       Y4, Y2, Y2
-	VCVTDQ2PS    144(SP), Y5
-	VFMADD213PS  (R11), Y5, Y2
-	VMOVUPS      Y2, (R11)
-	VMULPS       Y4, Y3, Y2
-	VCVTDQ2PS    176(SP), Y3
-	VFMADD213PS  32(R11), Y3, Y2
-	VMOVUPS      Y2, 32(R11)
-	ADDQ         $+32, DI
-	ADDQ         $+4, R9
-	CMPQ         R8, 272(AX)
-	JLT          group2
-
-next:
-	ADDQ $+64, 8(SP)
-	DECQ (SP)
-	JNZ  tile
-	VZEROUPPER
-	RET
-
-// func int4Rows4AVX2(t *Tile)
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·int4Rows4AVX2(SB), NOSPLIT, $272-8
-	MOVQ         t+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	MOVQ         16(AX), BX
-	MOVQ         24(AX), SI
-	MOVQ         256(AX), DI
-	MOVQ         264(AX), R8
-	MOVQ         296(AX), R13
-	MOVQ         288(AX), R12
-	MOVQ         R12, (SP)
-	MOVQ         $+0, 8(SP)
-	VBROADCASTSS wordones<>+0(SB), Y0
-	VBROADCASTSS lownibbles<>+0(SB), Y1
-
-tile:
-	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R12
-	ADDQ    8(SP), R12
-	VMOVUPS Y2, (R12)
-	VMOVUPS Y2, 32(R12)
-	MOVQ    200(AX), R12
-	ADDQ    8(SP), R12
-	VMOVUPS Y2, (R12)
-	VMOVUPS Y2, 32(R12)
-	MOVQ    208(AX), R12
-	ADDQ    8(SP), R12
-	VMOVUPS Y2, (R12)
-	VMOVUPS Y2, 32(R12)
-	MOVQ    216(AX), R12
-	ADDQ    8(SP), R12
-	VMOVUPS Y2, (R12)
-	VMOVUPS Y2, 32(R12)
-	CMPQ    280(AX), $+1
-	JNE     several
-	XORQ    R9, R9
-	XORQ    R10, R10
-
-group:
-	MOVQ 280(AX), R11
-
-step:
-	PREFETCHT0   (DI)(R13*1)
-	VMOVDQU      (DI), Y10
-	VPAND        Y1, Y10, Y8
-	VMOVDQU      32(DI), Y11
-	VPAND        Y1, Y11, Y9
-	VPBROADCASTD (CX)(R9*1), Y3
-	VPMADDUBSW   Y3, Y8, Y2
-	VPMADDUBSW   Y3, Y9, Y3
-	VPBROADCASTD (DX)(R9*1), Y5
-	VPMADDUBSW   Y5, Y8, Y4
-	VPMADDUBSW   Y5, Y9, Y5
-	VPBROADCASTD (BX)(R9*1), Y7
-	VPMADDUBSW   Y7, Y8, Y6
-	VPMADDUBSW   Y7, Y9, Y7
-	VPBROADCASTD (SI)(R9*1), Y12
-	VPMADDUBSW   Y12, Y8, Y8
-	VPMADDUBSW   Y12, Y9, Y9
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        Y1, Y10, Y10
-	VPSRLW       $0x04, Y11, Y11
-	VPAND        Y1, Y11, Y11
-	VPBROADCASTD 4(CX)(R9*1), Y12
-	VPMADDUBSW   Y12, Y10, Y13
-	VPADDW       Y13, Y2, Y2
-	VPMADDUBSW   Y12, Y11, Y12
-	VPADDW       Y12, Y3, Y3
-	VPBROADCASTD 4(DX)(R9*1), Y12
-	VPMADDUBSW   Y12, Y10, Y13
-	VPADDW       Y13, Y4, Y4
-	VPMADDUBSW   Y12, Y11, Y12
-	VPADDW       Y12, Y5, Y5
-	VPBROADCASTD 4(BX)(R9*1), Y12
-	VPMADDUBSW   Y12, Y10, Y13
-	VPADDW       Y13, Y6, Y6
-	VPMADDUBSW   Y12, Y11, Y12
-	VPADDW       Y12, Y7, Y7
-	VPBROADCASTD 4(SI)(R9*1), Y12
-	VPMADDUBSW   Y12, Y10, Y10
-	VPADDW       Y10, Y8, Y8
-	VPMADDUBSW   Y12, Y11, Y10
-	VPADDW       Y10, Y9, Y9
-	PREFETCHT0   64(DI)(R13*1)
-	VMOVDQU      64(DI), Y12
-	VPAND        Y1, Y12, Y10
-	VMOVDQU      96(DI), Y13
-	VPAND        Y1, Y13, Y11
-	VPBROADCASTD 8(CX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y2, Y2
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y3, Y3
-	VPBROADCASTD 8(DX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y4, Y4
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y5, Y5
-	VPBROADCASTD 8(BX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y6, Y6
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y7, Y7
-	VPBROADCASTD 8(SI)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y10
-	VPADDW       Y10, Y8, Y8
-	VPMADDUBSW   Y14, Y11, Y10
-	VPADDW       Y10, Y9, Y9
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        Y1, Y12, Y12
-	VPSRLW       $0x04, Y13, Y13
-	VPAND        Y1, Y13, Y13
-	VPBROADCASTD 12(CX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y2, Y2
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y3, Y3
-	VPBROADCASTD 12(DX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y4, Y4
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y5, Y5
-	VPBROADCASTD 12(BX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y6, Y6
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y7, Y7
-	VPBROADCASTD 12(SI)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y8, Y8
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y9, Y9
-	PREFETCHT0   128(DI)(R13*1)
-	VMOVDQU      128(DI), Y12
-	VPAND        Y1, Y12, Y10
-	VMOVDQU      160(DI), Y13
-	VPAND        Y1, Y13, Y11
-	VPBROADCASTD 16(CX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y2, Y2
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y3, Y3
-	VPBROADCASTD 16(DX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y4, Y4
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y5, Y5
-	VPBROADCASTD 16(BX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y6, Y6
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y7, Y7
-	VPBROADCASTD 16(SI)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y10
-	VPADDW       Y10, Y8, Y8
-	VPMADDUBSW   Y14, Y11, Y10
-	VPADDW       Y10, Y9, Y9
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        Y1, Y12, Y12
-	VPSRLW       $0x04, Y13, Y13
-	VPAND        Y1, Y13, Y13
-	VPBROADCASTD 20(CX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y2, Y2
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y3, Y3
-	VPBROADCASTD 20(DX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y4, Y4
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y5, Y5
-	VPBROADCASTD 20(BX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y6, Y6
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y7, Y7
-	VPBROADCASTD 20(SI)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y8, Y8
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y9, Y9
-	PREFETCHT0   192(DI)(R13*1)
-	VMOVDQU      192(DI), Y12
-	VPAND        Y1, Y12, Y10
-	VMOVDQU      224(DI), Y13
-	VPAND        Y1, Y13, Y11
-	VPBROADCASTD 24(CX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y2, Y2
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y3, Y3
-	VPBROADCASTD 24(DX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y4, Y4
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y5, Y5
-	VPBROADCASTD 24(BX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y6, Y6
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y7, Y7
-	VPBROADCASTD 24(SI)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y10
-	VPADDW       Y10, Y8, Y8
-	VPMADDUBSW   Y14, Y11, Y10
-	VPADDW       Y10, Y9, Y9
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        Y1, Y12, Y12
-	VPSRLW       $0x04, Y13, Y13
-	VPAND        Y1, Y13, Y13
-	VPBROADCASTD 28(CX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y2, Y2
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y3, Y3
-	VPBROADCASTD 28(DX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y4, Y4
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y5, Y5
-	VPBROADCASTD 28(BX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y6, Y6
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y7, Y7
-	VPBROADCASTD 28(SI)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y8, Y8
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y9, Y9
-	VPMADDWD     Y0, Y2, Y2
-	VPMADDWD     Y0, Y3, Y3
-	VPMADDWD     Y0, Y4, Y4
-	VPMADDWD     Y0, Y5, Y5
-	VPMADDWD     Y0, Y6, Y6
-	VPMADDWD     Y0, Y7, Y7
-	VPMADDWD     Y0, Y8, Y8
-	VPMADDWD     Y0, Y9, Y9
-	VPMOVZXWD    (R8), Y10
-	VPSLLD       $0x10, Y10, Y10
-	VPMOVZXWD    16(R8), Y11
-	VPSLLD       $0x10, Y11, Y11
-	MOVQ         128(AX), R12
-	VPBROADCASTD (R12)(R10*1), Y12
-	VPADDD       Y12, Y2, Y2
-	VPADDD       Y12, Y3, Y3
-	MOVQ         64(AX), R12
-	VBROADCASTSS (R12)(R10*1), Y12
-	MOVQ         192(AX), R12
-	ADDQ         8(SP), R12
-	VMULPS       Y12, Y10, Y13
-	VCVTDQ2PS    Y2, Y2
-	VFMADD213PS  (R12), Y2, Y13
-	VMOVUPS      Y13, (R12)
-	VMULPS       Y12, Y11, Y2
-	VCVTDQ2PS    Y3, Y3
-	VFMADD213PS  32(R12), Y3, Y2
-	VMOVUPS      Y2, 32(R12)
-	MOVQ         136(AX), R12
-	VPBROADCASTD (R12)(R10*1), Y2
-	VPADDD       Y2, Y4, Y4
-	VPADDD       Y2, Y5, Y5
-	MOVQ         72(AX), R12
-	VBROADCASTSS (R12)(R10*1), Y2
-	MOVQ         200(AX), R12
-	ADDQ         8(SP), R12
-	VMULPS       Y2, Y10, Y3
-	VCVTDQ2PS    Y4, Y4
-	VFMADD213PS  (R12), Y4, Y3
-	VMOVUPS      Y3, (R12)
-	VMULPS       Y2, Y11, Y2
-	VCVTDQ2PS    Y5, Y3
-	VFMADD213PS  32(R12), Y3, Y2
-	VMOVUPS      Y2, 32(R12)
-	MOVQ         144(AX), R12
-	VPBROADCASTD (R12)(R10*1), Y2
-	VPADDD       Y2, Y6, Y6
-	VPADDD       Y2, Y7, Y7
-	MOVQ         80(AX), R12
-	VBROADCASTSS (R12)(R10*1), Y2
-	MOVQ         208(AX), R12
-	ADDQ         8(SP), R12
-	VMULPS       Y2, Y10, Y3
-	VCVTDQ2PS    Y6, Y4
-	VFMADD213PS  (R12), Y4, Y3
-	VMOVUPS      Y3, (R12)
-	VMULPS       Y2, Y11, Y2
-	VCVTDQ2PS    Y7, Y3
-	VFMADD213PS  32(R12), Y3, Y2
-	VMOVUPS      Y2, 32(R12)
-	MOVQ         152(AX), R12
-	VPBROADCASTD (R12)(R10*1), Y2
-	VPADDD       Y2, Y8, Y8
-	VPADDD       Y2, Y9, Y9
-	MOVQ         88(AX), R12
-	VBROADCASTSS (R12)(R10*1), Y2
-	MOVQ         216(AX), R12
-	ADDQ         8(SP), R12
-	VMULPS       Y2, Y10, Y3
-	VCVTDQ2PS    Y8, Y4
-	VFMADD213PS  (R12), Y4, Y3
-	VMOVUPS      Y3, (R12)
-	VMULPS       Y2, Y11, Y2
-	VCVTDQ2PS    Y9, Y3
-	VFMADD213PS  32(R12), Y3, Y2
-	VMOVUPS      Y2, 32(R12)
-	ADDQ         $+256, DI
-	ADDQ         $+32, R9
-	DECQ         R11
-	JNZ          step
-	ADDQ         $+32, R8
-	ADDQ         $+4, R10
-	CMPQ         R9, 272(AX)
-	JLT          group
-	JMP          next
-
-several:
-	XORQ R9, R9
-	XORQ R10, R10
-
-group2:
-	MOVQ         128(AX), R12
-	VPBROADCASTD (R12)(R10*1), Y2
-	VMOVDQU      Y2, 16(SP)
-	VMOVDQU      Y2, 48(SP)
-	MOVQ         136(AX), R12
-	VPBROADCASTD (R12)(R10*1), Y2
-	VMOVDQU      Y2, 80(SP)
-	VMOVDQU      Y2, 112(SP)
-	MOVQ         144(AX), R12
-	VPBROADCASTD (R12)(R10*1), Y2
-	VMOVDQU      Y2, 144(SP)
-	VMOVDQU      Y2, 176(SP)
-	MOVQ         152(AX), R12
-	VPBROADCASTD (R12)(R10*1), Y2
-	VMOVDQU      Y2, 208(SP)
-	VMOVDQU      Y2, 240(SP)
-	MOVQ         280(AX), R11
-
-step2:
-	PREFETCHT0   (DI)(R13*1)
-	VMOVDQU      (DI), Y10
-	VPAND        Y1, Y10, Y8
-	VMOVDQU      32(DI), Y11
-	VPAND        Y1, Y11, Y9
-	VPBROADCASTD (CX)(R9*1), Y3
-	VPMADDUBSW   Y3, Y8, Y2
-	VPMADDUBSW   Y3, Y9, Y3
-	VPBROADCASTD (DX)(R9*1), Y5
-	VPMADDUBSW   Y5, Y8, Y4
-	VPMADDUBSW   Y5, Y9, Y5
-	VPBROADCASTD (BX)(R9*1), Y7
-	VPMADDUBSW   Y7, Y8, Y6
-	VPMADDUBSW   Y7, Y9, Y7
-	VPBROADCASTD (SI)(R9*1), Y12
-	VPMADDUBSW   Y12, Y8, Y8
-	VPMADDUBSW   Y12, Y9, Y9
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        Y1, Y10, Y10
-	VPSRLW       $0x04, Y11, Y11
-	VPAND        Y1, Y11, Y11
-	VPBROADCASTD 4(CX)(R9*1), Y12
-	VPMADDUBSW   Y12, Y10, Y13
-	VPADDW       Y13, Y2, Y2
-	VPMADDUBSW   Y12, Y11, Y12
-	VPADDW       Y12, Y3, Y3
-	VPBROADCASTD 4(DX)(R9*1), Y12
-	VPMADDUBSW   Y12, Y10, Y13
-	VPADDW       Y13, Y4, Y4
-	VPMADDUBSW   Y12, Y11, Y12
-	VPADDW       Y12, Y5, Y5
-	VPBROADCASTD 4(BX)(R9*1), Y12
-	VPMADDUBSW   Y12, Y10, Y13
-	VPADDW       Y13, Y6, Y6
-	VPMADDUBSW   Y12, Y11, Y12
-	VPADDW       Y12, Y7, Y7
-	VPBROADCASTD 4(SI)(R9*1), Y12
-	VPMADDUBSW   Y12, Y10, Y10
-	VPADDW       Y10, Y8, Y8
-	VPMADDUBSW   Y12, Y11, Y10
-	VPADDW       Y10, Y9, Y9
-	PREFETCHT0   64(DI)(R13*1)
-	VMOVDQU      64(DI), Y12
-	VPAND        Y1, Y12, Y10
-	VMOVDQU      96(DI), Y13
-	VPAND        Y1, Y13, Y11
-	VPBROADCASTD 8(CX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y2, Y2
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y3, Y3
-	VPBROADCASTD 8(DX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y4, Y4
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y5, Y5
-	VPBROADCASTD 8(BX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y6, Y6
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y7, Y7
-	VPBROADCASTD 8(SI)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y10
-	VPADDW       Y10, Y8, Y8
-	VPMADDUBSW   Y14, Y11, Y10
-	VPADDW       Y10, Y9, Y9
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        Y1, Y12, Y12
-	VPSRLW       $0x04, Y13, Y13
-	VPAND        Y1, Y13, Y13
-	VPBROADCASTD 12(CX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y2, Y2
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y3, Y3
-	VPBROADCASTD 12(DX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y4, Y4
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y5, Y5
-	VPBROADCASTD 12(BX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y6, Y6
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y7, Y7
-	VPBROADCASTD 12(SI)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y8, Y8
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y9, Y9
-	PREFETCHT0   128(DI)(R13*1)
-	VMOVDQU      128(DI), Y12
-	VPAND        Y1, Y12, Y10
-	VMOVDQU      160(DI), Y13
-	VPAND        Y1, Y13, Y11
-	VPBROADCASTD 16(CX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y2, Y2
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y3, Y3
-	VPBROADCASTD 16(DX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y4, Y4
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y5, Y5
-	VPBROADCASTD 16(BX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y6, Y6
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y7, Y7
-	VPBROADCASTD 16(SI)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y10
-	VPADDW       Y10, Y8, Y8
-	VPMADDUBSW   Y14, Y11, Y10
-	VPADDW       Y10, Y9, Y9
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        Y1, Y12, Y12
-	VPSRLW       $0x04, Y13, Y13
-	VPAND        Y1, Y13, Y13
-	VPBROADCASTD 20(CX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y2, Y2
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y3, Y3
-	VPBROADCASTD 20(DX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y4, Y4
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y5, Y5
-	VPBROADCASTD 20(BX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y6, Y6
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y7, Y7
-	VPBROADCASTD 20(SI)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y8, Y8
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y9, Y9
-	PREFETCHT0   192(DI)(R13*1)
-	VMOVDQU      192(DI), Y12
-	VPAND        Y1, Y12, Y10
-	VMOVDQU      224(DI), Y13
-	VPAND        Y1, Y13, Y11
-	VPBROADCASTD 24(CX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y2, Y2
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y3, Y3
-	VPBROADCASTD 24(DX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y4, Y4
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y5, Y5
-	VPBROADCASTD 24(BX)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y15
-	VPADDW       Y15, Y6, Y6
-	VPMADDUBSW   Y14, Y11, Y14
-	VPADDW       Y14, Y7, Y7
-	VPBROADCASTD 24(SI)(R9*1), Y14
-	VPMADDUBSW   Y14, Y10, Y10
-	VPADDW       Y10, Y8, Y8
-	VPMADDUBSW   Y14, Y11, Y10
-	VPADDW       Y10, Y9, Y9
-	VPSRLW       $0x04, Y12, Y12
-	VPAND        Y1, Y12, Y12
-	VPSRLW       $0x04, Y13, Y13
-	VPAND        Y1, Y13, Y13
-	VPBROADCASTD 28(CX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y2, Y2
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y3, Y3
-	VPBROADCASTD 28(DX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y4, Y4
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y5, Y5
-	VPBROADCASTD 28(BX)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y6, Y6
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y7, Y7
-	VPBROADCASTD 28(SI)(R9*1), Y10
-	VPMADDUBSW   Y10, Y12, Y11
-	VPADDW       Y11, Y8, Y8
-	VPMADDUBSW   Y10, Y13, Y10
-	VPADDW       Y10, Y9, Y9
-	VPMADDWD     Y0, Y2, Y2
-	VPMADDWD     Y0, Y3, Y3
-	VPMADDWD     Y0, Y4, Y4
-	VPMADDWD     Y0, Y5, Y5
-	VPMADDWD     Y0, Y6, Y6
-	VPMADDWD     Y0, Y7, Y7
-	VPMADDWD     Y0, Y8, Y8
-	VPMADDWD     Y0, Y9, Y9
-	VPADDD       16(SP), Y2, Y2
-	VMOVDQU      Y2, 16(SP)
-	VPADDD       48(SP), Y3, Y3
-	VMOVDQU      Y3, 48(SP)
-	VPADDD       80(SP), Y4, Y4
-	VMOVDQU      Y4, 80(SP)
-	VPADDD       112(SP), Y5, Y5
-	VMOVDQU      Y5, 112(SP)
-	VPADDD       144(SP), Y6, Y6
-	VMOVDQU      Y6, 144(SP)
-	VPADDD       176(SP), Y7, Y7
-	VMOVDQU      Y7, 176(SP)
-	VPADDD       208(SP), Y8, Y8
-	VMOVDQU      Y8, 208(SP)
-	VPADDD       240(SP), Y9, Y9
-	VMOVDQU      Y9, 240(SP)
-	ADDQ         $+256, DI
-	ADDQ         $+32, R9
-	DECQ         R11
-	JNZ          step2
-	VPMOVZXWD    (R8), Y2
-	VPSLLD       $0x10, Y2, Y2
-	VPMOVZXWD    16(R8), Y3
-	VPSLLD       $0x10, Y3, Y3
-	MOVQ         64(AX), R12
-	VBROADCASTSS (R12)(R10*1), Y4
-	MOVQ         192(AX), R12
-	ADDQ         8(SP), R12
-	VMULPS       Y4, Y2, Y5
-	VCVTDQ2PS    16(SP), Y6
-	VFMADD213PS  (R12), Y6, Y5
-	VMOVUPS      Y5, (R12)
-	VMULPS       Y4, Y3, Y4
-	VCVTDQ2PS    48(SP), Y5
-	VFMADD213PS  32(R12), Y5, Y4
-	VMOVUPS      Y4, 32(R12)
-	MOVQ         72(AX), R12
-	VBROADCASTSS (R12)(R10*1), Y4
-	MOVQ         200(AX), R12
-	ADDQ         8(SP), R12
-	VMULPS       Y4, Y2, Y5
-	VCVTDQ2PS    80(SP), Y6
-	VFMADD213PS  (R12), Y6, Y5
-	VMOVUPS      Y5, (R12)
-	VMULPS       Y4, Y3, Y4
-	VCVTDQ2PS    112(SP), Y5
-	VFMADD213PS  32(R12), Y5, Y4
-	VMOVUPS      Y4, 32(R12)
-	MOVQ         80(AX), R12
-	VBROADCASTSS (R12)(R10*1), Y4
-	MOVQ         208(AX), R12
-	ADDQ         8(SP), R12
-	VMULPS       Y4, Y2, Y5
-	VCVTDQ2PS    144(SP), Y6
-	VFMADD213PS  (R12), Y6, Y5
-	VMOVUPS      Y5, (R12)
-	VMULPS       Y4, Y3, Y4
-	VCVTDQ2PS    176(SP), Y5
-	VFMADD213PS  32(R12), Y5, Y4
-	VMOVUPS      Y4, 32(R12)
-	MOVQ         88(AX), R12
-	VBROADCASTSS (R12)(R10*1), Y4
-	MOVQ         216(AX), R12
-	ADDQ         8(SP), R12
-	VMULPS       Y4, Y2, Y2
-	VCVTDQ2PS    208(SP), Y5
-	VFMADD213PS  (R12), Y5, Y2
-	VMOVUPS      Y2, (R12)
-	VMULPS       Y4, Y3, Y2
-	VCVTDQ2PS    240(SP), Y3
-	VFMADD213PS  32(R12), Y3, Y2
-	VMOVUPS      Y2, 32(R12)
-	ADDQ         $+32, R8
-	ADDQ         $+4, R10
-	CMPQ         R9, 272(AX)
-	JLT          group2
-
-next:
-	ADDQ $+64, 8(SP)
-	DECQ (SP)
-	JNZ  tile
 	VZEROUPPER
 	RET
 
@@ -2822,12 +1995,12 @@ next:
 TEXT ·int8Rows1AVX2(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
-	MOVQ         256(AX), DX
-	MOVQ         264(AX), BX
-	MOVQ         64(AX), R9
-	MOVQ         128(AX), SI
-	MOVQ         296(AX), R10
-	MOVQ         288(AX), R8
+	MOVQ         512(AX), DX
+	MOVQ         520(AX), BX
+	MOVQ         128(AX), R9
+	MOVQ         256(AX), SI
+	MOVQ         552(AX), R10
+	MOVQ         544(AX), R8
 	MOVQ         R8, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -2835,7 +2008,7 @@ TEXT ·int8Rows1AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R8
+	MOVQ    384(AX), R8
 	ADDQ    8(SP), R8
 	VMOVUPS Y2, (R8)
 	VMOVUPS Y2, 32(R8)
@@ -2845,7 +2018,7 @@ tile:
 group:
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   280(AX), R8
+	MOVQ   536(AX), R8
 
 step:
 	VPXOR        (DX), Y1, Y4
@@ -2965,7 +2138,7 @@ step:
 	DECQ         R8
 	JNZ          step
 	VBROADCASTSS (R9)(DI*1), Y4
-	MOVQ         192(AX), R8
+	MOVQ         384(AX), R8
 	ADDQ         8(SP), R8
 	VPMOVZXWD    (BX), Y5
 	VPSLLD       $0x10, Y5, Y5
@@ -2983,7 +2156,7 @@ step:
 	VMOVUPS      Y4, 32(R8)
 	ADDQ         $+32, BX
 	ADDQ         $+4, DI
-	CMPQ         SI, 272(AX)
+	CMPQ         SI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -3000,14 +2173,14 @@ TEXT ·int8Rows2AVX2(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
-	MOVQ         256(AX), BX
-	MOVQ         264(AX), SI
-	MOVQ         64(AX), R10
-	MOVQ         128(AX), DI
-	MOVQ         72(AX), R11
-	MOVQ         136(AX), DI
-	MOVQ         296(AX), R12
-	MOVQ         288(AX), R9
+	MOVQ         512(AX), BX
+	MOVQ         520(AX), SI
+	MOVQ         128(AX), R10
+	MOVQ         256(AX), DI
+	MOVQ         136(AX), R11
+	MOVQ         264(AX), DI
+	MOVQ         552(AX), R12
+	MOVQ         544(AX), R9
 	MOVQ         R9, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -3015,11 +2188,11 @@ TEXT ·int8Rows2AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R9
+	MOVQ    384(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y2, 32(R9)
-	MOVQ    200(AX), R9
+	MOVQ    392(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y2, 32(R9)
@@ -3031,7 +2204,7 @@ group:
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
 	VXORPS Y5, Y5, Y5
-	MOVQ   280(AX), R9
+	MOVQ   536(AX), R9
 
 step:
 	VPXOR        (BX), Y1, Y6
@@ -3223,7 +2396,7 @@ step:
 	DECQ         R9
 	JNZ          step
 	VBROADCASTSS (R10)(R8*1), Y6
-	MOVQ         192(AX), R9
+	MOVQ         384(AX), R9
 	ADDQ         8(SP), R9
 	VPMOVZXWD    (SI), Y7
 	VPSLLD       $0x10, Y7, Y7
@@ -3240,7 +2413,7 @@ step:
 	VFMADD231PS  Y2, Y3, Y6
 	VMOVUPS      Y6, 32(R9)
 	VBROADCASTSS (R11)(R8*1), Y2
-	MOVQ         200(AX), R9
+	MOVQ         392(AX), R9
 	ADDQ         8(SP), R9
 	VPMOVZXWD    (SI), Y3
 	VPSLLD       $0x10, Y3, Y3
@@ -3258,7 +2431,7 @@ step:
 	VMOVUPS      Y2, 32(R9)
 	ADDQ         $+32, SI
 	ADDQ         $+4, R8
-	CMPQ         DI, 272(AX)
+	CMPQ         DI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -3273,10 +2446,10 @@ TEXT ·int8Rows3AVX2(SB), NOSPLIT, $16-8
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
-	MOVQ         256(AX), SI
-	MOVQ         264(AX), DI
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R10
+	MOVQ         512(AX), SI
+	MOVQ         520(AX), DI
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R10
 	MOVQ         R10, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -3284,15 +2457,15 @@ TEXT ·int8Rows3AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R10
+	MOVQ    384(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y2, (R10)
 	VMOVUPS Y2, 32(R10)
-	MOVQ    200(AX), R10
+	MOVQ    392(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y2, (R10)
 	VMOVUPS Y2, 32(R10)
-	MOVQ    208(AX), R10
+	MOVQ    400(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y2, (R10)
 	VMOVUPS Y2, 32(R10)
@@ -3306,7 +2479,7 @@ group:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   280(AX), R10
+	MOVQ   536(AX), R10
 
 step:
 	VPXOR        (SI), Y1, Y8
@@ -3569,9 +2742,9 @@ step:
 	ADDQ         $+32, R8
 	DECQ         R10
 	JNZ          step
-	MOVQ         64(AX), R10
+	MOVQ         128(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y8
-	MOVQ         192(AX), R10
+	MOVQ         384(AX), R10
 	ADDQ         8(SP), R10
 	VPMOVZXWD    (DI), Y9
 	VPSLLD       $0x10, Y9, Y9
@@ -3587,9 +2760,9 @@ step:
 	VMOVUPS      32(R10), Y8
 	VFMADD231PS  Y2, Y3, Y8
 	VMOVUPS      Y8, 32(R10)
-	MOVQ         72(AX), R10
+	MOVQ         136(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y2
-	MOVQ         200(AX), R10
+	MOVQ         392(AX), R10
 	ADDQ         8(SP), R10
 	VPMOVZXWD    (DI), Y3
 	VPSLLD       $0x10, Y3, Y3
@@ -3605,9 +2778,9 @@ step:
 	VMOVUPS      32(R10), Y2
 	VFMADD231PS  Y3, Y5, Y2
 	VMOVUPS      Y2, 32(R10)
-	MOVQ         80(AX), R10
+	MOVQ         144(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y2
-	MOVQ         208(AX), R10
+	MOVQ         400(AX), R10
 	ADDQ         8(SP), R10
 	VPMOVZXWD    (DI), Y3
 	VPSLLD       $0x10, Y3, Y3
@@ -3625,7 +2798,7 @@ step:
 	VMOVUPS      Y2, 32(R10)
 	ADDQ         $+32, DI
 	ADDQ         $+4, R9
-	CMPQ         R8, 272(AX)
+	CMPQ         R8, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -3641,10 +2814,10 @@ TEXT ·int8Rows4AVX2(SB), NOSPLIT, $16-8
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
 	MOVQ         24(AX), SI
-	MOVQ         256(AX), DI
-	MOVQ         264(AX), R8
-	MOVQ         296(AX), R12
-	MOVQ         288(AX), R11
+	MOVQ         512(AX), DI
+	MOVQ         520(AX), R8
+	MOVQ         552(AX), R12
+	MOVQ         544(AX), R11
 	MOVQ         R11, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -3652,19 +2825,19 @@ TEXT ·int8Rows4AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R11
+	MOVQ    384(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
-	MOVQ    200(AX), R11
+	MOVQ    392(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
-	MOVQ    208(AX), R11
+	MOVQ    400(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
-	MOVQ    216(AX), R11
+	MOVQ    408(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
@@ -3680,7 +2853,7 @@ group:
 	VXORPS Y7, Y7, Y7
 	VXORPS Y8, Y8, Y8
 	VXORPS Y9, Y9, Y9
-	MOVQ   280(AX), R11
+	MOVQ   536(AX), R11
 
 step:
 	VPXOR        (DI), Y1, Y10
@@ -4015,9 +3188,9 @@ step:
 	ADDQ         $+32, R9
 	DECQ         R11
 	JNZ          step
-	MOVQ         64(AX), R11
+	MOVQ         128(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y10
-	MOVQ         192(AX), R11
+	MOVQ         384(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    (R8), Y11
 	VPSLLD       $0x10, Y11, Y11
@@ -4033,9 +3206,9 @@ step:
 	VMOVUPS      32(R11), Y10
 	VFMADD231PS  Y2, Y3, Y10
 	VMOVUPS      Y10, 32(R11)
-	MOVQ         72(AX), R11
+	MOVQ         136(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y2
-	MOVQ         200(AX), R11
+	MOVQ         392(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    (R8), Y3
 	VPSLLD       $0x10, Y3, Y3
@@ -4051,9 +3224,9 @@ step:
 	VMOVUPS      32(R11), Y2
 	VFMADD231PS  Y3, Y5, Y2
 	VMOVUPS      Y2, 32(R11)
-	MOVQ         80(AX), R11
+	MOVQ         144(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y2
-	MOVQ         208(AX), R11
+	MOVQ         400(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    (R8), Y3
 	VPSLLD       $0x10, Y3, Y3
@@ -4069,9 +3242,9 @@ step:
 	VMOVUPS      32(R11), Y2
 	VFMADD231PS  Y3, Y7, Y2
 	VMOVUPS      Y2, 32(R11)
-	MOVQ         88(AX), R11
+	MOVQ         152(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y2
-	MOVQ         216(AX), R11
+	MOVQ         408(AX), R11
 	ADDQ         8(SP), R11
 	VPMOVZXWD    (R8), Y3
 	VPSLLD       $0x10, Y3, Y3
@@ -4089,7 +3262,7 @@ step:
 	VMOVUPS      Y2, 32(R11)
 	ADDQ         $+32, R8
 	ADDQ         $+4, R10
-	CMPQ         R9, 272(AX)
+	CMPQ         R9, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -4102,12 +3275,12 @@ step:
 TEXT ·q8Rows1AVX2(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
-	MOVQ         256(AX), DX
-	MOVQ         264(AX), BX
-	MOVQ         64(AX), R9
-	MOVQ         128(AX), SI
-	MOVQ         296(AX), R10
-	MOVQ         288(AX), R8
+	MOVQ         512(AX), DX
+	MOVQ         520(AX), BX
+	MOVQ         128(AX), R9
+	MOVQ         256(AX), SI
+	MOVQ         552(AX), R10
+	MOVQ         544(AX), R8
 	MOVQ         R8, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -4115,7 +3288,7 @@ TEXT ·q8Rows1AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R8
+	MOVQ    384(AX), R8
 	ADDQ    8(SP), R8
 	VMOVUPS Y2, (R8)
 	VMOVUPS Y2, 32(R8)
@@ -4125,7 +3298,7 @@ tile:
 group:
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   280(AX), R8
+	MOVQ   536(AX), R8
 
 step:
 	VPXOR        (DX), Y1, Y4
@@ -4245,7 +3418,7 @@ step:
 	DECQ         R8
 	JNZ          step
 	VBROADCASTSS (R9)(DI*1), Y4
-	MOVQ         192(AX), R8
+	MOVQ         384(AX), R8
 	ADDQ         8(SP), R8
 	VCVTPH2PS    (BX), Y5
 	VMULPS       Y4, Y5, Y5
@@ -4261,7 +3434,7 @@ step:
 	VMOVUPS      Y4, 32(R8)
 	ADDQ         $+32, BX
 	ADDQ         $+4, DI
-	CMPQ         SI, 272(AX)
+	CMPQ         SI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -4275,14 +3448,14 @@ TEXT ·q8Rows2AVX2(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
-	MOVQ         256(AX), BX
-	MOVQ         264(AX), SI
-	MOVQ         64(AX), R10
-	MOVQ         128(AX), DI
-	MOVQ         72(AX), R11
-	MOVQ         136(AX), DI
-	MOVQ         296(AX), R12
-	MOVQ         288(AX), R9
+	MOVQ         512(AX), BX
+	MOVQ         520(AX), SI
+	MOVQ         128(AX), R10
+	MOVQ         256(AX), DI
+	MOVQ         136(AX), R11
+	MOVQ         264(AX), DI
+	MOVQ         552(AX), R12
+	MOVQ         544(AX), R9
 	MOVQ         R9, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -4290,11 +3463,11 @@ TEXT ·q8Rows2AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R9
+	MOVQ    384(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y2, 32(R9)
-	MOVQ    200(AX), R9
+	MOVQ    392(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y2, 32(R9)
@@ -4306,7 +3479,7 @@ group:
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
 	VXORPS Y5, Y5, Y5
-	MOVQ   280(AX), R9
+	MOVQ   536(AX), R9
 
 step:
 	VPXOR        (BX), Y1, Y6
@@ -4498,7 +3671,7 @@ step:
 	DECQ         R9
 	JNZ          step
 	VBROADCASTSS (R10)(R8*1), Y6
-	MOVQ         192(AX), R9
+	MOVQ         384(AX), R9
 	ADDQ         8(SP), R9
 	VCVTPH2PS    (SI), Y7
 	VMULPS       Y6, Y7, Y7
@@ -4513,7 +3686,7 @@ step:
 	VFMADD231PS  Y2, Y3, Y6
 	VMOVUPS      Y6, 32(R9)
 	VBROADCASTSS (R11)(R8*1), Y2
-	MOVQ         200(AX), R9
+	MOVQ         392(AX), R9
 	ADDQ         8(SP), R9
 	VCVTPH2PS    (SI), Y3
 	VMULPS       Y2, Y3, Y3
@@ -4529,7 +3702,7 @@ step:
 	VMOVUPS      Y2, 32(R9)
 	ADDQ         $+32, SI
 	ADDQ         $+4, R8
-	CMPQ         DI, 272(AX)
+	CMPQ         DI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -4544,10 +3717,10 @@ TEXT ·q8Rows3AVX2(SB), NOSPLIT, $16-8
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
-	MOVQ         256(AX), SI
-	MOVQ         264(AX), DI
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R10
+	MOVQ         512(AX), SI
+	MOVQ         520(AX), DI
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R10
 	MOVQ         R10, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -4555,15 +3728,15 @@ TEXT ·q8Rows3AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R10
+	MOVQ    384(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y2, (R10)
 	VMOVUPS Y2, 32(R10)
-	MOVQ    200(AX), R10
+	MOVQ    392(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y2, (R10)
 	VMOVUPS Y2, 32(R10)
-	MOVQ    208(AX), R10
+	MOVQ    400(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y2, (R10)
 	VMOVUPS Y2, 32(R10)
@@ -4577,7 +3750,7 @@ group:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   280(AX), R10
+	MOVQ   536(AX), R10
 
 step:
 	VPXOR        (SI), Y1, Y8
@@ -4840,9 +4013,9 @@ step:
 	ADDQ         $+32, R8
 	DECQ         R10
 	JNZ          step
-	MOVQ         64(AX), R10
+	MOVQ         128(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y8
-	MOVQ         192(AX), R10
+	MOVQ         384(AX), R10
 	ADDQ         8(SP), R10
 	VCVTPH2PS    (DI), Y9
 	VMULPS       Y8, Y9, Y9
@@ -4856,9 +4029,9 @@ step:
 	VMOVUPS      32(R10), Y8
 	VFMADD231PS  Y2, Y3, Y8
 	VMOVUPS      Y8, 32(R10)
-	MOVQ         72(AX), R10
+	MOVQ         136(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y2
-	MOVQ         200(AX), R10
+	MOVQ         392(AX), R10
 	ADDQ         8(SP), R10
 	VCVTPH2PS    (DI), Y3
 	VMULPS       Y2, Y3, Y3
@@ -4872,9 +4045,9 @@ step:
 	VMOVUPS      32(R10), Y2
 	VFMADD231PS  Y3, Y5, Y2
 	VMOVUPS      Y2, 32(R10)
-	MOVQ         80(AX), R10
+	MOVQ         144(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y2
-	MOVQ         208(AX), R10
+	MOVQ         400(AX), R10
 	ADDQ         8(SP), R10
 	VCVTPH2PS    (DI), Y3
 	VMULPS       Y2, Y3, Y3
@@ -4890,7 +4063,7 @@ step:
 	VMOVUPS      Y2, 32(R10)
 	ADDQ         $+32, DI
 	ADDQ         $+4, R9
-	CMPQ         R8, 272(AX)
+	CMPQ         R8, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -4906,10 +4079,10 @@ TEXT ·q8Rows4AVX2(SB), NOSPLIT, $16-8
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
 	MOVQ         24(AX), SI
-	MOVQ         256(AX), DI
-	MOVQ         264(AX), R8
-	MOVQ         296(AX), R12
-	MOVQ         288(AX), R11
+	MOVQ         512(AX), DI
+	MOVQ         520(AX), R8
+	MOVQ         552(AX), R12
+	MOVQ         544(AX), R11
 	MOVQ         R11, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS wordones<>+0(SB), Y0
@@ -4917,19 +4090,19 @@ TEXT ·q8Rows4AVX2(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R11
+	MOVQ    384(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
-	MOVQ    200(AX), R11
+	MOVQ    392(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
-	MOVQ    208(AX), R11
+	MOVQ    400(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
-	MOVQ    216(AX), R11
+	MOVQ    408(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
@@ -4945,7 +4118,7 @@ group:
 	VXORPS Y7, Y7, Y7
 	VXORPS Y8, Y8, Y8
 	VXORPS Y9, Y9, Y9
-	MOVQ   280(AX), R11
+	MOVQ   536(AX), R11
 
 step:
 	VPXOR        (DI), Y1, Y10
@@ -5280,9 +4453,9 @@ step:
 	ADDQ         $+32, R9
 	DECQ         R11
 	JNZ          step
-	MOVQ         64(AX), R11
+	MOVQ         128(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y10
-	MOVQ         192(AX), R11
+	MOVQ         384(AX), R11
 	ADDQ         8(SP), R11
 	VCVTPH2PS    (R8), Y11
 	VMULPS       Y10, Y11, Y11
@@ -5296,9 +4469,9 @@ step:
 	VMOVUPS      32(R11), Y10
 	VFMADD231PS  Y2, Y3, Y10
 	VMOVUPS      Y10, 32(R11)
-	MOVQ         72(AX), R11
+	MOVQ         136(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y2
-	MOVQ         200(AX), R11
+	MOVQ         392(AX), R11
 	ADDQ         8(SP), R11
 	VCVTPH2PS    (R8), Y3
 	VMULPS       Y2, Y3, Y3
@@ -5312,9 +4485,9 @@ step:
 	VMOVUPS      32(R11), Y2
 	VFMADD231PS  Y3, Y5, Y2
 	VMOVUPS      Y2, 32(R11)
-	MOVQ         80(AX), R11
+	MOVQ         144(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y2
-	MOVQ         208(AX), R11
+	MOVQ         400(AX), R11
 	ADDQ         8(SP), R11
 	VCVTPH2PS    (R8), Y3
 	VMULPS       Y2, Y3, Y3
@@ -5328,9 +4501,9 @@ step:
 	VMOVUPS      32(R11), Y2
 	VFMADD231PS  Y3, Y7, Y2
 	VMOVUPS      Y2, 32(R11)
-	MOVQ         88(AX), R11
+	MOVQ         152(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y2
-	MOVQ         216(AX), R11
+	MOVQ         408(AX), R11
 	ADDQ         8(SP), R11
 	VCVTPH2PS    (R8), Y3
 	VMULPS       Y2, Y3, Y3
@@ -5346,7 +4519,7 @@ step:
 	VMOVUPS      Y2, 32(R11)
 	ADDQ         $+32, R8
 	ADDQ         $+4, R10
-	CMPQ         R9, 272(AX)
+	CMPQ         R9, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)

@@ -9,12 +9,12 @@
 TEXT ·int3Rows1AVX512(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
-	MOVQ         256(AX), DX
-	MOVQ         264(AX), BX
-	MOVQ         64(AX), R9
-	MOVQ         128(AX), R10
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), SI
+	MOVQ         512(AX), DX
+	MOVQ         520(AX), BX
+	MOVQ         128(AX), R9
+	MOVQ         256(AX), R10
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), SI
 	MOVQ         SI, (SP)
 	MOVQ         $+0, 8(SP)
 	VMOVUPS      int3table<>+0(SB), Z0
@@ -30,7 +30,7 @@ group:
 	VPBROADCASTD (R10)(DI*1), Z4
 	VPSLLD       $0x01, Z4, Z4
 	VXORPS       Z5, Z5, Z5
-	MOVQ         280(AX), R8
+	MOVQ         536(AX), R8
 
 step:
 	VMOVDQU64     (DX), Z6
@@ -84,9 +84,9 @@ step:
 	VFMADD231PS   Z5, Z4, Z3
 	ADDQ          $+32, BX
 	ADDQ          $+4, DI
-	CMPQ          SI, 272(AX)
+	CMPQ          SI, 528(AX)
 	JLT           group
-	MOVQ          192(AX), SI
+	MOVQ          384(AX), SI
 	ADDQ          8(SP), SI
 	VMOVUPS       Z3, (SI)
 	ADDQ          $+64, 8(SP)
@@ -125,14 +125,14 @@ TEXT ·int3Rows2AVX512(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
-	MOVQ         256(AX), BX
-	MOVQ         264(AX), SI
-	MOVQ         64(AX), R10
-	MOVQ         128(AX), R11
-	MOVQ         72(AX), R12
-	MOVQ         136(AX), R13
-	MOVQ         296(AX), R14
-	MOVQ         288(AX), DI
+	MOVQ         512(AX), BX
+	MOVQ         520(AX), SI
+	MOVQ         128(AX), R10
+	MOVQ         256(AX), R11
+	MOVQ         136(AX), R12
+	MOVQ         264(AX), R13
+	MOVQ         552(AX), R14
+	MOVQ         544(AX), DI
 	MOVQ         DI, (SP)
 	MOVQ         $+0, 8(SP)
 	VMOVUPS      int3table<>+0(SB), Z0
@@ -152,7 +152,7 @@ group:
 	VPBROADCASTD (R13)(R8*1), Z7
 	VPSLLD       $0x01, Z7, Z7
 	VXORPS       Z8, Z8, Z8
-	MOVQ         280(AX), R9
+	MOVQ         536(AX), R9
 
 step:
 	VMOVDQU64     (BX), Z9
@@ -218,12 +218,12 @@ step:
 	VFMADD231PS   Z5, Z7, Z4
 	ADDQ          $+32, SI
 	ADDQ          $+4, R8
-	CMPQ          DI, 272(AX)
+	CMPQ          DI, 528(AX)
 	JLT           group
-	MOVQ          192(AX), DI
+	MOVQ          384(AX), DI
 	ADDQ          8(SP), DI
 	VMOVUPS       Z3, (DI)
-	MOVQ          200(AX), DI
+	MOVQ          392(AX), DI
 	ADDQ          8(SP), DI
 	VMOVUPS       Z4, (DI)
 	ADDQ          $+64, 8(SP)
@@ -239,10 +239,10 @@ TEXT ·int3Rows3AVX512(SB), NOSPLIT, $16-8
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
-	MOVQ         256(AX), SI
-	MOVQ         264(AX), DI
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R10
+	MOVQ         512(AX), SI
+	MOVQ         520(AX), DI
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R10
 	MOVQ         R10, (SP)
 	MOVQ         $+0, 8(SP)
 	VMOVUPS      int3table<>+0(SB), Z0
@@ -257,19 +257,19 @@ tile:
 	XORQ   R9, R9
 
 group:
-	MOVQ         128(AX), R10
+	MOVQ         256(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z6
 	VPSLLD       $0x01, Z6, Z6
 	VXORPS       Z7, Z7, Z7
-	MOVQ         136(AX), R10
+	MOVQ         264(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z8
 	VPSLLD       $0x01, Z8, Z8
 	VXORPS       Z9, Z9, Z9
-	MOVQ         144(AX), R10
+	MOVQ         272(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z10
 	VPSLLD       $0x01, Z10, Z10
 	VXORPS       Z11, Z11, Z11
-	MOVQ         280(AX), R10
+	MOVQ         536(AX), R10
 
 step:
 	VMOVDQU64     (SI), Z12
@@ -334,31 +334,31 @@ step:
 	VPMOVZXWD     (DI), Z12
 	VPSLLD        $0x10, Z12, Z12
 	VPADDD        Z7, Z6, Z6
-	MOVQ          64(AX), R10
+	MOVQ          128(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z12, Z7
 	VCVTDQ2PS     Z6, Z6
 	VFMADD231PS   Z7, Z6, Z3
 	VPADDD        Z9, Z8, Z8
-	MOVQ          72(AX), R10
+	MOVQ          136(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z12, Z6
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z6, Z8, Z4
 	VPADDD        Z11, Z10, Z10
-	MOVQ          80(AX), R10
+	MOVQ          144(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z12, Z6
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z6, Z10, Z5
 	ADDQ          $+32, DI
 	ADDQ          $+4, R9
-	CMPQ          R8, 272(AX)
+	CMPQ          R8, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R10
+	MOVQ          384(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z3, (R10)
-	MOVQ          200(AX), R10
+	MOVQ          392(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z4, (R10)
-	MOVQ          208(AX), R10
+	MOVQ          400(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z5, (R10)
 	ADDQ          $+64, 8(SP)
@@ -375,10 +375,10 @@ TEXT ·int3Rows4AVX512(SB), NOSPLIT, $16-8
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
 	MOVQ         24(AX), SI
-	MOVQ         256(AX), DI
-	MOVQ         264(AX), R8
-	MOVQ         296(AX), R12
-	MOVQ         288(AX), R11
+	MOVQ         512(AX), DI
+	MOVQ         520(AX), R8
+	MOVQ         552(AX), R12
+	MOVQ         544(AX), R11
 	MOVQ         R11, (SP)
 	MOVQ         $+0, 8(SP)
 	VMOVUPS      int3table<>+0(SB), Z0
@@ -394,19 +394,19 @@ tile:
 	XORQ   R10, R10
 
 group:
-	MOVQ         128(AX), R11
+	MOVQ         256(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z7
 	VPSLLD       $0x01, Z7, Z7
-	MOVQ         136(AX), R11
+	MOVQ         264(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z8
 	VPSLLD       $0x01, Z8, Z8
-	MOVQ         144(AX), R11
+	MOVQ         272(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z9
 	VPSLLD       $0x01, Z9, Z9
-	MOVQ         152(AX), R11
+	MOVQ         280(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z10
 	VPSLLD       $0x01, Z10, Z10
-	MOVQ         280(AX), R11
+	MOVQ         536(AX), R11
 
 step:
 	VMOVDQU64     (DI), Z11
@@ -478,36 +478,36 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R8), Z11
 	VPSLLD        $0x10, Z11, Z11
-	MOVQ          64(AX), R11
+	MOVQ          128(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z11, Z12
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z12, Z7, Z3
-	MOVQ          72(AX), R11
+	MOVQ          136(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z11, Z7
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z7, Z8, Z4
-	MOVQ          80(AX), R11
+	MOVQ          144(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z11, Z7
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z7, Z9, Z5
-	MOVQ          88(AX), R11
+	MOVQ          152(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z11, Z7
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z7, Z10, Z6
 	ADDQ          $+32, R8
 	ADDQ          $+4, R10
-	CMPQ          R9, 272(AX)
+	CMPQ          R9, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R11
+	MOVQ          384(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z3, (R11)
-	MOVQ          200(AX), R11
+	MOVQ          392(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z4, (R11)
-	MOVQ          208(AX), R11
+	MOVQ          400(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z5, (R11)
-	MOVQ          216(AX), R11
+	MOVQ          408(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z6, (R11)
 	ADDQ          $+64, 8(SP)
@@ -525,10 +525,10 @@ TEXT ·int3Rows5AVX512(SB), NOSPLIT, $16-8
 	MOVQ         16(AX), BX
 	MOVQ         24(AX), SI
 	MOVQ         32(AX), DI
-	MOVQ         256(AX), R8
-	MOVQ         264(AX), R9
-	MOVQ         296(AX), R13
-	MOVQ         288(AX), R12
+	MOVQ         512(AX), R8
+	MOVQ         520(AX), R9
+	MOVQ         552(AX), R13
+	MOVQ         544(AX), R12
 	MOVQ         R12, (SP)
 	MOVQ         $+0, 8(SP)
 	VMOVUPS      int3table<>+0(SB), Z0
@@ -545,22 +545,22 @@ tile:
 	XORQ   R11, R11
 
 group:
-	MOVQ         128(AX), R12
+	MOVQ         256(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z8
 	VPSLLD       $0x01, Z8, Z8
-	MOVQ         136(AX), R12
+	MOVQ         264(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z9
 	VPSLLD       $0x01, Z9, Z9
-	MOVQ         144(AX), R12
+	MOVQ         272(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z10
 	VPSLLD       $0x01, Z10, Z10
-	MOVQ         152(AX), R12
+	MOVQ         280(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z11
 	VPSLLD       $0x01, Z11, Z11
-	MOVQ         160(AX), R12
+	MOVQ         288(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z12
 	VPSLLD       $0x01, Z12, Z12
-	MOVQ         280(AX), R12
+	MOVQ         536(AX), R12
 
 step:
 	VMOVDQU64     (R8), Z13
@@ -640,43 +640,43 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R9), Z13
 	VPSLLD        $0x10, Z13, Z13
-	MOVQ          64(AX), R12
+	MOVQ          128(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z13, Z14
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z14, Z8, Z3
-	MOVQ          72(AX), R12
+	MOVQ          136(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z13, Z8
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z8, Z9, Z4
-	MOVQ          80(AX), R12
+	MOVQ          144(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z13, Z8
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z8, Z10, Z5
-	MOVQ          88(AX), R12
+	MOVQ          152(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z13, Z8
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z8, Z11, Z6
-	MOVQ          96(AX), R12
+	MOVQ          160(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z13, Z8
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z8, Z12, Z7
 	ADDQ          $+32, R9
 	ADDQ          $+4, R11
-	CMPQ          R10, 272(AX)
+	CMPQ          R10, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R12
+	MOVQ          384(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z3, (R12)
-	MOVQ          200(AX), R12
+	MOVQ          392(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z4, (R12)
-	MOVQ          208(AX), R12
+	MOVQ          400(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z5, (R12)
-	MOVQ          216(AX), R12
+	MOVQ          408(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z6, (R12)
-	MOVQ          224(AX), R12
+	MOVQ          416(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z7, (R12)
 	ADDQ          $+64, 8(SP)
@@ -695,10 +695,10 @@ TEXT ·int3Rows6AVX512(SB), NOSPLIT, $16-8
 	MOVQ         24(AX), SI
 	MOVQ         32(AX), DI
 	MOVQ         40(AX), R8
-	MOVQ         256(AX), R9
-	MOVQ         264(AX), R10
-	MOVQ         296(AX), R14
-	MOVQ         288(AX), R13
+	MOVQ         512(AX), R9
+	MOVQ         520(AX), R10
+	MOVQ         552(AX), R14
+	MOVQ         544(AX), R13
 	MOVQ         R13, (SP)
 	MOVQ         $+0, 8(SP)
 	VMOVUPS      int3table<>+0(SB), Z0
@@ -716,25 +716,25 @@ tile:
 	XORQ   R12, R12
 
 group:
-	MOVQ         128(AX), R13
+	MOVQ         256(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z9
 	VPSLLD       $0x01, Z9, Z9
-	MOVQ         136(AX), R13
+	MOVQ         264(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z10
 	VPSLLD       $0x01, Z10, Z10
-	MOVQ         144(AX), R13
+	MOVQ         272(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z11
 	VPSLLD       $0x01, Z11, Z11
-	MOVQ         152(AX), R13
+	MOVQ         280(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z12
 	VPSLLD       $0x01, Z12, Z12
-	MOVQ         160(AX), R13
+	MOVQ         288(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z13
 	VPSLLD       $0x01, Z13, Z13
-	MOVQ         168(AX), R13
+	MOVQ         296(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z14
 	VPSLLD       $0x01, Z14, Z14
-	MOVQ         280(AX), R13
+	MOVQ         536(AX), R13
 
 step:
 	VMOVDQU64     (R9), Z15
@@ -822,50 +822,50 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R10), Z15
 	VPSLLD        $0x10, Z15, Z15
-	MOVQ          64(AX), R13
+	MOVQ          128(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z15, Z16
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z16, Z9, Z3
-	MOVQ          72(AX), R13
+	MOVQ          136(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z15, Z9
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z9, Z10, Z4
-	MOVQ          80(AX), R13
+	MOVQ          144(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z15, Z9
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z9, Z11, Z5
-	MOVQ          88(AX), R13
+	MOVQ          152(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z15, Z9
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z9, Z12, Z6
-	MOVQ          96(AX), R13
+	MOVQ          160(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z15, Z9
 	VCVTDQ2PS     Z13, Z13
 	VFMADD231PS   Z9, Z13, Z7
-	MOVQ          104(AX), R13
+	MOVQ          168(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z15, Z9
 	VCVTDQ2PS     Z14, Z14
 	VFMADD231PS   Z9, Z14, Z8
 	ADDQ          $+32, R10
 	ADDQ          $+4, R12
-	CMPQ          R11, 272(AX)
+	CMPQ          R11, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R13
+	MOVQ          384(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z3, (R13)
-	MOVQ          200(AX), R13
+	MOVQ          392(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z4, (R13)
-	MOVQ          208(AX), R13
+	MOVQ          400(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z5, (R13)
-	MOVQ          216(AX), R13
+	MOVQ          408(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z6, (R13)
-	MOVQ          224(AX), R13
+	MOVQ          416(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z7, (R13)
-	MOVQ          232(AX), R13
+	MOVQ          424(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z8, (R13)
 	ADDQ          $+64, 8(SP)
@@ -885,9 +885,9 @@ TEXT ·int3Rows7AVX512(SB), NOSPLIT, $16-8
 	MOVQ         32(AX), DI
 	MOVQ         40(AX), R8
 	MOVQ         48(AX), R9
-	MOVQ         256(AX), R10
-	MOVQ         264(AX), R11
-	MOVQ         288(AX), R14
+	MOVQ         512(AX), R10
+	MOVQ         520(AX), R11
+	MOVQ         544(AX), R14
 	MOVQ         R14, (SP)
 	MOVQ         $+0, 8(SP)
 	VMOVUPS      int3table<>+0(SB), Z0
@@ -906,28 +906,28 @@ tile:
 	XORQ   R13, R13
 
 group:
-	MOVQ         128(AX), R14
+	MOVQ         256(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z10
 	VPSLLD       $0x01, Z10, Z10
-	MOVQ         136(AX), R14
+	MOVQ         264(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z11
 	VPSLLD       $0x01, Z11, Z11
-	MOVQ         144(AX), R14
+	MOVQ         272(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z12
 	VPSLLD       $0x01, Z12, Z12
-	MOVQ         152(AX), R14
+	MOVQ         280(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z13
 	VPSLLD       $0x01, Z13, Z13
-	MOVQ         160(AX), R14
+	MOVQ         288(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z14
 	VPSLLD       $0x01, Z14, Z14
-	MOVQ         168(AX), R14
+	MOVQ         296(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z15
 	VPSLLD       $0x01, Z15, Z15
-	MOVQ         176(AX), R14
+	MOVQ         304(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z16
 	VPSLLD       $0x01, Z16, Z16
-	MOVQ         280(AX), R14
+	MOVQ         536(AX), R14
 
 step:
 	VMOVDQU64     (R10), Z17
@@ -1023,57 +1023,57 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R11), Z17
 	VPSLLD        $0x10, Z17, Z17
-	MOVQ          64(AX), R14
+	MOVQ          128(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z17, Z18
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z18, Z10, Z3
-	MOVQ          72(AX), R14
+	MOVQ          136(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z17, Z10
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z10, Z11, Z4
-	MOVQ          80(AX), R14
+	MOVQ          144(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z17, Z10
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z10, Z12, Z5
-	MOVQ          88(AX), R14
+	MOVQ          152(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z17, Z10
 	VCVTDQ2PS     Z13, Z13
 	VFMADD231PS   Z10, Z13, Z6
-	MOVQ          96(AX), R14
+	MOVQ          160(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z17, Z10
 	VCVTDQ2PS     Z14, Z14
 	VFMADD231PS   Z10, Z14, Z7
-	MOVQ          104(AX), R14
+	MOVQ          168(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z17, Z10
 	VCVTDQ2PS     Z15, Z15
 	VFMADD231PS   Z10, Z15, Z8
-	MOVQ          112(AX), R14
+	MOVQ          176(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z17, Z10
 	VCVTDQ2PS     Z16, Z16
 	VFMADD231PS   Z10, Z16, Z9
 	ADDQ          $+32, R11
 	ADDQ          $+4, R13
-	CMPQ          R12, 272(AX)
+	CMPQ          R12, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R14
+	MOVQ          384(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z3, (R14)
-	MOVQ          200(AX), R14
+	MOVQ          392(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z4, (R14)
-	MOVQ          208(AX), R14
+	MOVQ          400(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z5, (R14)
-	MOVQ          216(AX), R14
+	MOVQ          408(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z6, (R14)
-	MOVQ          224(AX), R14
+	MOVQ          416(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z7, (R14)
-	MOVQ          232(AX), R14
+	MOVQ          424(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z8, (R14)
-	MOVQ          240(AX), R14
+	MOVQ          432(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z9, (R14)
 	ADDQ          $+64, 8(SP)
@@ -1094,9 +1094,9 @@ TEXT ·int3Rows8AVX512(SB), NOSPLIT, $16-8
 	MOVQ         40(AX), R8
 	MOVQ         48(AX), R9
 	MOVQ         56(AX), R10
-	MOVQ         256(AX), R11
-	MOVQ         264(AX), R12
-	MOVQ         288(AX), R15
+	MOVQ         512(AX), R11
+	MOVQ         520(AX), R12
+	MOVQ         544(AX), R15
 	MOVQ         R15, (SP)
 	MOVQ         $+0, 8(SP)
 	VMOVUPS      int3table<>+0(SB), Z0
@@ -1116,31 +1116,31 @@ tile:
 	XORQ   R14, R14
 
 group:
-	MOVQ         128(AX), R15
+	MOVQ         256(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z11
 	VPSLLD       $0x01, Z11, Z11
-	MOVQ         136(AX), R15
+	MOVQ         264(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z12
 	VPSLLD       $0x01, Z12, Z12
-	MOVQ         144(AX), R15
+	MOVQ         272(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z13
 	VPSLLD       $0x01, Z13, Z13
-	MOVQ         152(AX), R15
+	MOVQ         280(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z14
 	VPSLLD       $0x01, Z14, Z14
-	MOVQ         160(AX), R15
+	MOVQ         288(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z15
 	VPSLLD       $0x01, Z15, Z15
-	MOVQ         168(AX), R15
+	MOVQ         296(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z16
 	VPSLLD       $0x01, Z16, Z16
-	MOVQ         176(AX), R15
+	MOVQ         304(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z17
 	VPSLLD       $0x01, Z17, Z17
-	MOVQ         184(AX), R15
+	MOVQ         312(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z18
 	VPSLLD       $0x01, Z18, Z18
-	MOVQ         280(AX), R15
+	MOVQ         536(AX), R15
 
 step:
 	VMOVDQU64     (R11), Z19
@@ -1244,64 +1244,64 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R12), Z19
 	VPSLLD        $0x10, Z19, Z19
-	MOVQ          64(AX), R15
+	MOVQ          128(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z19, Z20
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z20, Z11, Z3
-	MOVQ          72(AX), R15
+	MOVQ          136(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z19, Z11
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z11, Z12, Z4
-	MOVQ          80(AX), R15
+	MOVQ          144(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z19, Z11
 	VCVTDQ2PS     Z13, Z13
 	VFMADD231PS   Z11, Z13, Z5
-	MOVQ          88(AX), R15
+	MOVQ          152(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z19, Z11
 	VCVTDQ2PS     Z14, Z14
 	VFMADD231PS   Z11, Z14, Z6
-	MOVQ          96(AX), R15
+	MOVQ          160(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z19, Z11
 	VCVTDQ2PS     Z15, Z15
 	VFMADD231PS   Z11, Z15, Z7
-	MOVQ          104(AX), R15
+	MOVQ          168(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z19, Z11
 	VCVTDQ2PS     Z16, Z16
 	VFMADD231PS   Z11, Z16, Z8
-	MOVQ          112(AX), R15
+	MOVQ          176(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z19, Z11
 	VCVTDQ2PS     Z17, Z17
 	VFMADD231PS   Z11, Z17, Z9
-	MOVQ          120(AX), R15
+	MOVQ          184(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z19, Z11
 	VCVTDQ2PS     Z18, Z18
 	VFMADD231PS   Z11, Z18, Z10
 	ADDQ          $+32, R12
 	ADDQ          $+4, R14
-	CMPQ          R13, 272(AX)
+	CMPQ          R13, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R15
+	MOVQ          384(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z3, (R15)
-	MOVQ          200(AX), R15
+	MOVQ          392(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z4, (R15)
-	MOVQ          208(AX), R15
+	MOVQ          400(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z5, (R15)
-	MOVQ          216(AX), R15
+	MOVQ          408(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z6, (R15)
-	MOVQ          224(AX), R15
+	MOVQ          416(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z7, (R15)
-	MOVQ          232(AX), R15
+	MOVQ          424(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z8, (R15)
-	MOVQ          240(AX), R15
+	MOVQ          432(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z9, (R15)
-	MOVQ          248(AX), R15
+	MOVQ          440(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z10, (R15)
 	ADDQ          $+64, 8(SP)
@@ -1315,12 +1315,12 @@ step:
 TEXT ·int4Rows1AVX512(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
-	MOVQ         256(AX), DX
-	MOVQ         264(AX), BX
-	MOVQ         64(AX), R9
-	MOVQ         128(AX), R10
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), SI
+	MOVQ         512(AX), DX
+	MOVQ         520(AX), BX
+	MOVQ         128(AX), R9
+	MOVQ         256(AX), R10
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), SI
 	MOVQ         SI, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Z0
@@ -1334,7 +1334,7 @@ tile:
 group:
 	VPBROADCASTD (R10)(DI*1), Z3
 	VXORPS       Z4, Z4, Z4
-	MOVQ         280(AX), R8
+	MOVQ         536(AX), R8
 
 step:
 	VMOVDQU64     (DX), Z5
@@ -1374,9 +1374,9 @@ step:
 	VFMADD231PS   Z4, Z3, Z2
 	ADDQ          $+32, BX
 	ADDQ          $+4, DI
-	CMPQ          SI, 272(AX)
+	CMPQ          SI, 528(AX)
 	JLT           group
-	MOVQ          192(AX), SI
+	MOVQ          384(AX), SI
 	ADDQ          8(SP), SI
 	VMOVUPS       Z2, (SI)
 	ADDQ          $+64, 8(SP)
@@ -1397,14 +1397,14 @@ TEXT ·int4Rows2AVX512(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
-	MOVQ         256(AX), BX
-	MOVQ         264(AX), SI
-	MOVQ         64(AX), R10
-	MOVQ         128(AX), R11
-	MOVQ         72(AX), R12
-	MOVQ         136(AX), R13
-	MOVQ         296(AX), R14
-	MOVQ         288(AX), DI
+	MOVQ         512(AX), BX
+	MOVQ         520(AX), SI
+	MOVQ         128(AX), R10
+	MOVQ         256(AX), R11
+	MOVQ         136(AX), R12
+	MOVQ         264(AX), R13
+	MOVQ         552(AX), R14
+	MOVQ         544(AX), DI
 	MOVQ         DI, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Z0
@@ -1420,7 +1420,7 @@ group:
 	VXORPS       Z4, Z4, Z4
 	VPBROADCASTD (R13)(R8*1), Z5
 	VXORPS       Z6, Z6, Z6
-	MOVQ         280(AX), R9
+	MOVQ         536(AX), R9
 
 step:
 	VMOVDQU64     (BX), Z7
@@ -1475,12 +1475,12 @@ step:
 	VFMADD231PS   Z3, Z5, Z2
 	ADDQ          $+32, SI
 	ADDQ          $+4, R8
-	CMPQ          DI, 272(AX)
+	CMPQ          DI, 528(AX)
 	JLT           group
-	MOVQ          192(AX), DI
+	MOVQ          384(AX), DI
 	ADDQ          8(SP), DI
 	VMOVUPS       Z1, (DI)
-	MOVQ          200(AX), DI
+	MOVQ          392(AX), DI
 	ADDQ          8(SP), DI
 	VMOVUPS       Z2, (DI)
 	ADDQ          $+64, 8(SP)
@@ -1496,10 +1496,10 @@ TEXT ·int4Rows3AVX512(SB), NOSPLIT, $16-8
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
-	MOVQ         256(AX), SI
-	MOVQ         264(AX), DI
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R10
+	MOVQ         512(AX), SI
+	MOVQ         520(AX), DI
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R10
 	MOVQ         R10, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Z0
@@ -1512,16 +1512,16 @@ tile:
 	XORQ   R9, R9
 
 group:
-	MOVQ         128(AX), R10
+	MOVQ         256(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z4
 	VXORPS       Z5, Z5, Z5
-	MOVQ         136(AX), R10
+	MOVQ         264(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z6
 	VXORPS       Z7, Z7, Z7
-	MOVQ         144(AX), R10
+	MOVQ         272(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z8
 	VXORPS       Z9, Z9, Z9
-	MOVQ         280(AX), R10
+	MOVQ         536(AX), R10
 
 step:
 	VMOVDQU64     (SI), Z10
@@ -1575,31 +1575,31 @@ step:
 	VPMOVZXWD     (DI), Z10
 	VPSLLD        $0x10, Z10, Z10
 	VPADDD        Z5, Z4, Z4
-	MOVQ          64(AX), R10
+	MOVQ          128(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z10, Z5
 	VCVTDQ2PS     Z4, Z4
 	VFMADD231PS   Z5, Z4, Z1
 	VPADDD        Z7, Z6, Z6
-	MOVQ          72(AX), R10
+	MOVQ          136(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z10, Z4
 	VCVTDQ2PS     Z6, Z6
 	VFMADD231PS   Z4, Z6, Z2
 	VPADDD        Z9, Z8, Z8
-	MOVQ          80(AX), R10
+	MOVQ          144(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z10, Z4
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z4, Z8, Z3
 	ADDQ          $+32, DI
 	ADDQ          $+4, R9
-	CMPQ          R8, 272(AX)
+	CMPQ          R8, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R10
+	MOVQ          384(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z1, (R10)
-	MOVQ          200(AX), R10
+	MOVQ          392(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z2, (R10)
-	MOVQ          208(AX), R10
+	MOVQ          400(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z3, (R10)
 	ADDQ          $+64, 8(SP)
@@ -1616,10 +1616,10 @@ TEXT ·int4Rows4AVX512(SB), NOSPLIT, $16-8
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
 	MOVQ         24(AX), SI
-	MOVQ         256(AX), DI
-	MOVQ         264(AX), R8
-	MOVQ         296(AX), R12
-	MOVQ         288(AX), R11
+	MOVQ         512(AX), DI
+	MOVQ         520(AX), R8
+	MOVQ         552(AX), R12
+	MOVQ         544(AX), R11
 	MOVQ         R11, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Z0
@@ -1633,15 +1633,15 @@ tile:
 	XORQ   R10, R10
 
 group:
-	MOVQ         128(AX), R11
+	MOVQ         256(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z5
-	MOVQ         136(AX), R11
+	MOVQ         264(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z6
-	MOVQ         144(AX), R11
+	MOVQ         272(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z7
-	MOVQ         152(AX), R11
-	VPBROADCASTD (R11)(R10*1), Z8
 	MOVQ         280(AX), R11
+	VPBROADCASTD (R11)(R10*1), Z8
+	MOVQ         536(AX), R11
 
 step:
 	VMOVDQU64     (DI), Z9
@@ -1702,36 +1702,36 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R8), Z9
 	VPSLLD        $0x10, Z9, Z9
-	MOVQ          64(AX), R11
+	MOVQ          128(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z9, Z10
 	VCVTDQ2PS     Z5, Z5
 	VFMADD231PS   Z10, Z5, Z1
-	MOVQ          72(AX), R11
+	MOVQ          136(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z9, Z5
 	VCVTDQ2PS     Z6, Z6
 	VFMADD231PS   Z5, Z6, Z2
-	MOVQ          80(AX), R11
+	MOVQ          144(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z9, Z5
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z5, Z7, Z3
-	MOVQ          88(AX), R11
+	MOVQ          152(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z9, Z5
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z5, Z8, Z4
 	ADDQ          $+32, R8
 	ADDQ          $+4, R10
-	CMPQ          R9, 272(AX)
+	CMPQ          R9, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R11
+	MOVQ          384(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z1, (R11)
-	MOVQ          200(AX), R11
+	MOVQ          392(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z2, (R11)
-	MOVQ          208(AX), R11
+	MOVQ          400(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z3, (R11)
-	MOVQ          216(AX), R11
+	MOVQ          408(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z4, (R11)
 	ADDQ          $+64, 8(SP)
@@ -1749,10 +1749,10 @@ TEXT ·int4Rows5AVX512(SB), NOSPLIT, $16-8
 	MOVQ         16(AX), BX
 	MOVQ         24(AX), SI
 	MOVQ         32(AX), DI
-	MOVQ         256(AX), R8
-	MOVQ         264(AX), R9
-	MOVQ         296(AX), R13
-	MOVQ         288(AX), R12
+	MOVQ         512(AX), R8
+	MOVQ         520(AX), R9
+	MOVQ         552(AX), R13
+	MOVQ         544(AX), R12
 	MOVQ         R12, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Z0
@@ -1767,17 +1767,17 @@ tile:
 	XORQ   R11, R11
 
 group:
-	MOVQ         128(AX), R12
+	MOVQ         256(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z6
-	MOVQ         136(AX), R12
+	MOVQ         264(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z7
-	MOVQ         144(AX), R12
+	MOVQ         272(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z8
-	MOVQ         152(AX), R12
-	VPBROADCASTD (R12)(R11*1), Z9
-	MOVQ         160(AX), R12
-	VPBROADCASTD (R12)(R11*1), Z10
 	MOVQ         280(AX), R12
+	VPBROADCASTD (R12)(R11*1), Z9
+	MOVQ         288(AX), R12
+	VPBROADCASTD (R12)(R11*1), Z10
+	MOVQ         536(AX), R12
 
 step:
 	VMOVDQU64     (R8), Z11
@@ -1846,43 +1846,43 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R9), Z11
 	VPSLLD        $0x10, Z11, Z11
-	MOVQ          64(AX), R12
+	MOVQ          128(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z11, Z12
 	VCVTDQ2PS     Z6, Z6
 	VFMADD231PS   Z12, Z6, Z1
-	MOVQ          72(AX), R12
+	MOVQ          136(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z11, Z6
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z6, Z7, Z2
-	MOVQ          80(AX), R12
+	MOVQ          144(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z11, Z6
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z6, Z8, Z3
-	MOVQ          88(AX), R12
+	MOVQ          152(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z11, Z6
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z6, Z9, Z4
-	MOVQ          96(AX), R12
+	MOVQ          160(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z11, Z6
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z6, Z10, Z5
 	ADDQ          $+32, R9
 	ADDQ          $+4, R11
-	CMPQ          R10, 272(AX)
+	CMPQ          R10, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R12
+	MOVQ          384(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z1, (R12)
-	MOVQ          200(AX), R12
+	MOVQ          392(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z2, (R12)
-	MOVQ          208(AX), R12
+	MOVQ          400(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z3, (R12)
-	MOVQ          216(AX), R12
+	MOVQ          408(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z4, (R12)
-	MOVQ          224(AX), R12
+	MOVQ          416(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z5, (R12)
 	ADDQ          $+64, 8(SP)
@@ -1901,10 +1901,10 @@ TEXT ·int4Rows6AVX512(SB), NOSPLIT, $16-8
 	MOVQ         24(AX), SI
 	MOVQ         32(AX), DI
 	MOVQ         40(AX), R8
-	MOVQ         256(AX), R9
-	MOVQ         264(AX), R10
-	MOVQ         296(AX), R14
-	MOVQ         288(AX), R13
+	MOVQ         512(AX), R9
+	MOVQ         520(AX), R10
+	MOVQ         552(AX), R14
+	MOVQ         544(AX), R13
 	MOVQ         R13, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Z0
@@ -1920,19 +1920,19 @@ tile:
 	XORQ   R12, R12
 
 group:
-	MOVQ         128(AX), R13
+	MOVQ         256(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z7
-	MOVQ         136(AX), R13
+	MOVQ         264(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z8
-	MOVQ         144(AX), R13
+	MOVQ         272(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z9
-	MOVQ         152(AX), R13
-	VPBROADCASTD (R13)(R12*1), Z10
-	MOVQ         160(AX), R13
-	VPBROADCASTD (R13)(R12*1), Z11
-	MOVQ         168(AX), R13
-	VPBROADCASTD (R13)(R12*1), Z12
 	MOVQ         280(AX), R13
+	VPBROADCASTD (R13)(R12*1), Z10
+	MOVQ         288(AX), R13
+	VPBROADCASTD (R13)(R12*1), Z11
+	MOVQ         296(AX), R13
+	VPBROADCASTD (R13)(R12*1), Z12
+	MOVQ         536(AX), R13
 
 step:
 	VMOVDQU64     (R9), Z13
@@ -2009,50 +2009,50 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R10), Z13
 	VPSLLD        $0x10, Z13, Z13
-	MOVQ          64(AX), R13
+	MOVQ          128(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z13, Z14
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z14, Z7, Z1
-	MOVQ          72(AX), R13
+	MOVQ          136(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z13, Z7
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z7, Z8, Z2
-	MOVQ          80(AX), R13
+	MOVQ          144(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z13, Z7
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z7, Z9, Z3
-	MOVQ          88(AX), R13
+	MOVQ          152(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z13, Z7
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z7, Z10, Z4
-	MOVQ          96(AX), R13
+	MOVQ          160(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z13, Z7
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z7, Z11, Z5
-	MOVQ          104(AX), R13
+	MOVQ          168(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z13, Z7
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z7, Z12, Z6
 	ADDQ          $+32, R10
 	ADDQ          $+4, R12
-	CMPQ          R11, 272(AX)
+	CMPQ          R11, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R13
+	MOVQ          384(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z1, (R13)
-	MOVQ          200(AX), R13
+	MOVQ          392(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z2, (R13)
-	MOVQ          208(AX), R13
+	MOVQ          400(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z3, (R13)
-	MOVQ          216(AX), R13
+	MOVQ          408(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z4, (R13)
-	MOVQ          224(AX), R13
+	MOVQ          416(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z5, (R13)
-	MOVQ          232(AX), R13
+	MOVQ          424(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z6, (R13)
 	ADDQ          $+64, 8(SP)
@@ -2072,9 +2072,9 @@ TEXT ·int4Rows7AVX512(SB), NOSPLIT, $16-8
 	MOVQ         32(AX), DI
 	MOVQ         40(AX), R8
 	MOVQ         48(AX), R9
-	MOVQ         256(AX), R10
-	MOVQ         264(AX), R11
-	MOVQ         288(AX), R14
+	MOVQ         512(AX), R10
+	MOVQ         520(AX), R11
+	MOVQ         544(AX), R14
 	MOVQ         R14, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Z0
@@ -2091,21 +2091,21 @@ tile:
 	XORQ   R13, R13
 
 group:
-	MOVQ         128(AX), R14
+	MOVQ         256(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z8
-	MOVQ         136(AX), R14
+	MOVQ         264(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z9
-	MOVQ         144(AX), R14
+	MOVQ         272(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z10
-	MOVQ         152(AX), R14
-	VPBROADCASTD (R14)(R13*1), Z11
-	MOVQ         160(AX), R14
-	VPBROADCASTD (R14)(R13*1), Z12
-	MOVQ         168(AX), R14
-	VPBROADCASTD (R14)(R13*1), Z13
-	MOVQ         176(AX), R14
-	VPBROADCASTD (R14)(R13*1), Z14
 	MOVQ         280(AX), R14
+	VPBROADCASTD (R14)(R13*1), Z11
+	MOVQ         288(AX), R14
+	VPBROADCASTD (R14)(R13*1), Z12
+	MOVQ         296(AX), R14
+	VPBROADCASTD (R14)(R13*1), Z13
+	MOVQ         304(AX), R14
+	VPBROADCASTD (R14)(R13*1), Z14
+	MOVQ         536(AX), R14
 
 step:
 	VMOVDQU64     (R10), Z15
@@ -2190,57 +2190,57 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R11), Z15
 	VPSLLD        $0x10, Z15, Z15
-	MOVQ          64(AX), R14
+	MOVQ          128(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z15, Z16
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z16, Z8, Z1
-	MOVQ          72(AX), R14
+	MOVQ          136(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z15, Z8
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z8, Z9, Z2
-	MOVQ          80(AX), R14
+	MOVQ          144(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z15, Z8
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z8, Z10, Z3
-	MOVQ          88(AX), R14
+	MOVQ          152(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z15, Z8
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z8, Z11, Z4
-	MOVQ          96(AX), R14
+	MOVQ          160(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z15, Z8
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z8, Z12, Z5
-	MOVQ          104(AX), R14
+	MOVQ          168(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z15, Z8
 	VCVTDQ2PS     Z13, Z13
 	VFMADD231PS   Z8, Z13, Z6
-	MOVQ          112(AX), R14
+	MOVQ          176(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z15, Z8
 	VCVTDQ2PS     Z14, Z14
 	VFMADD231PS   Z8, Z14, Z7
 	ADDQ          $+32, R11
 	ADDQ          $+4, R13
-	CMPQ          R12, 272(AX)
+	CMPQ          R12, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R14
+	MOVQ          384(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z1, (R14)
-	MOVQ          200(AX), R14
+	MOVQ          392(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z2, (R14)
-	MOVQ          208(AX), R14
+	MOVQ          400(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z3, (R14)
-	MOVQ          216(AX), R14
+	MOVQ          408(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z4, (R14)
-	MOVQ          224(AX), R14
+	MOVQ          416(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z5, (R14)
-	MOVQ          232(AX), R14
+	MOVQ          424(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z6, (R14)
-	MOVQ          240(AX), R14
+	MOVQ          432(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z7, (R14)
 	ADDQ          $+64, 8(SP)
@@ -2261,9 +2261,9 @@ TEXT ·int4Rows8AVX512(SB), NOSPLIT, $16-8
 	MOVQ         40(AX), R8
 	MOVQ         48(AX), R9
 	MOVQ         56(AX), R10
-	MOVQ         256(AX), R11
-	MOVQ         264(AX), R12
-	MOVQ         288(AX), R15
+	MOVQ         512(AX), R11
+	MOVQ         520(AX), R12
+	MOVQ         544(AX), R15
 	MOVQ         R15, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Z0
@@ -2281,23 +2281,23 @@ tile:
 	XORQ   R14, R14
 
 group:
-	MOVQ         128(AX), R15
+	MOVQ         256(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z9
-	MOVQ         136(AX), R15
+	MOVQ         264(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z10
-	MOVQ         144(AX), R15
+	MOVQ         272(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z11
-	MOVQ         152(AX), R15
-	VPBROADCASTD (R15)(R14*1), Z12
-	MOVQ         160(AX), R15
-	VPBROADCASTD (R15)(R14*1), Z13
-	MOVQ         168(AX), R15
-	VPBROADCASTD (R15)(R14*1), Z14
-	MOVQ         176(AX), R15
-	VPBROADCASTD (R15)(R14*1), Z15
-	MOVQ         184(AX), R15
-	VPBROADCASTD (R15)(R14*1), Z16
 	MOVQ         280(AX), R15
+	VPBROADCASTD (R15)(R14*1), Z12
+	MOVQ         288(AX), R15
+	VPBROADCASTD (R15)(R14*1), Z13
+	MOVQ         296(AX), R15
+	VPBROADCASTD (R15)(R14*1), Z14
+	MOVQ         304(AX), R15
+	VPBROADCASTD (R15)(R14*1), Z15
+	MOVQ         312(AX), R15
+	VPBROADCASTD (R15)(R14*1), Z16
+	MOVQ         536(AX), R15
 
 step:
 	VMOVDQU64     (R11), Z17
@@ -2390,64 +2390,64 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R12), Z17
 	VPSLLD        $0x10, Z17, Z17
-	MOVQ          64(AX), R15
+	MOVQ          128(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z17, Z18
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z18, Z9, Z1
-	MOVQ          72(AX), R15
+	MOVQ          136(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z17, Z9
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z9, Z10, Z2
-	MOVQ          80(AX), R15
+	MOVQ          144(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z17, Z9
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z9, Z11, Z3
-	MOVQ          88(AX), R15
+	MOVQ          152(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z17, Z9
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z9, Z12, Z4
-	MOVQ          96(AX), R15
+	MOVQ          160(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z17, Z9
 	VCVTDQ2PS     Z13, Z13
 	VFMADD231PS   Z9, Z13, Z5
-	MOVQ          104(AX), R15
+	MOVQ          168(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z17, Z9
 	VCVTDQ2PS     Z14, Z14
 	VFMADD231PS   Z9, Z14, Z6
-	MOVQ          112(AX), R15
+	MOVQ          176(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z17, Z9
 	VCVTDQ2PS     Z15, Z15
 	VFMADD231PS   Z9, Z15, Z7
-	MOVQ          120(AX), R15
+	MOVQ          184(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z17, Z9
 	VCVTDQ2PS     Z16, Z16
 	VFMADD231PS   Z9, Z16, Z8
 	ADDQ          $+32, R12
 	ADDQ          $+4, R14
-	CMPQ          R13, 272(AX)
+	CMPQ          R13, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R15
+	MOVQ          384(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z1, (R15)
-	MOVQ          200(AX), R15
+	MOVQ          392(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z2, (R15)
-	MOVQ          208(AX), R15
+	MOVQ          400(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z3, (R15)
-	MOVQ          216(AX), R15
+	MOVQ          408(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z4, (R15)
-	MOVQ          224(AX), R15
+	MOVQ          416(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z5, (R15)
-	MOVQ          232(AX), R15
+	MOVQ          424(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z6, (R15)
-	MOVQ          240(AX), R15
+	MOVQ          432(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z7, (R15)
-	MOVQ          248(AX), R15
+	MOVQ          440(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z8, (R15)
 	ADDQ          $+64, 8(SP)
@@ -2461,12 +2461,12 @@ step:
 TEXT ·int8Rows1AVX512(SB), NOSPLIT, $16-8
 	MOVQ t+0(FP), AX
 	MOVQ (AX), CX
-	MOVQ 256(AX), DX
-	MOVQ 264(AX), BX
-	MOVQ 64(AX), R9
-	MOVQ 128(AX), R10
-	MOVQ 296(AX), R11
-	MOVQ 288(AX), SI
+	MOVQ 512(AX), DX
+	MOVQ 520(AX), BX
+	MOVQ 128(AX), R9
+	MOVQ 256(AX), R10
+	MOVQ 552(AX), R11
+	MOVQ 544(AX), SI
 	MOVQ SI, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -2479,7 +2479,7 @@ group:
 	VPBROADCASTD (R10)(DI*1), Z1
 	VPSLLD       $0x04, Z1, Z1
 	VXORPS       Z2, Z2, Z2
-	MOVQ         280(AX), R8
+	MOVQ         536(AX), R8
 
 step:
 	VMOVDQU64     (DX), Z3
@@ -2518,9 +2518,9 @@ step:
 	VFMADD231PS   Z2, Z1, Z0
 	ADDQ          $+32, BX
 	ADDQ          $+4, DI
-	CMPQ          SI, 272(AX)
+	CMPQ          SI, 528(AX)
 	JLT           group
-	MOVQ          192(AX), SI
+	MOVQ          384(AX), SI
 	ADDQ          8(SP), SI
 	VMOVUPS       Z0, (SI)
 	ADDQ          $+64, 8(SP)
@@ -2535,14 +2535,14 @@ TEXT ·int8Rows2AVX512(SB), NOSPLIT, $16-8
 	MOVQ t+0(FP), AX
 	MOVQ (AX), CX
 	MOVQ 8(AX), DX
-	MOVQ 256(AX), BX
-	MOVQ 264(AX), SI
-	MOVQ 64(AX), R10
-	MOVQ 128(AX), R11
-	MOVQ 72(AX), R12
-	MOVQ 136(AX), R13
-	MOVQ 296(AX), R14
-	MOVQ 288(AX), DI
+	MOVQ 512(AX), BX
+	MOVQ 520(AX), SI
+	MOVQ 128(AX), R10
+	MOVQ 256(AX), R11
+	MOVQ 136(AX), R12
+	MOVQ 264(AX), R13
+	MOVQ 552(AX), R14
+	MOVQ 544(AX), DI
 	MOVQ DI, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -2559,7 +2559,7 @@ group:
 	VPBROADCASTD (R13)(R8*1), Z4
 	VPSLLD       $0x04, Z4, Z4
 	VXORPS       Z5, Z5, Z5
-	MOVQ         280(AX), R9
+	MOVQ         536(AX), R9
 
 step:
 	VMOVDQU64     (BX), Z6
@@ -2610,12 +2610,12 @@ step:
 	VFMADD231PS   Z2, Z4, Z1
 	ADDQ          $+32, SI
 	ADDQ          $+4, R8
-	CMPQ          DI, 272(AX)
+	CMPQ          DI, 528(AX)
 	JLT           group
-	MOVQ          192(AX), DI
+	MOVQ          384(AX), DI
 	ADDQ          8(SP), DI
 	VMOVUPS       Z0, (DI)
-	MOVQ          200(AX), DI
+	MOVQ          392(AX), DI
 	ADDQ          8(SP), DI
 	VMOVUPS       Z1, (DI)
 	ADDQ          $+64, 8(SP)
@@ -2631,10 +2631,10 @@ TEXT ·int8Rows3AVX512(SB), NOSPLIT, $16-8
 	MOVQ (AX), CX
 	MOVQ 8(AX), DX
 	MOVQ 16(AX), BX
-	MOVQ 256(AX), SI
-	MOVQ 264(AX), DI
-	MOVQ 296(AX), R11
-	MOVQ 288(AX), R10
+	MOVQ 512(AX), SI
+	MOVQ 520(AX), DI
+	MOVQ 552(AX), R11
+	MOVQ 544(AX), R10
 	MOVQ R10, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -2646,19 +2646,19 @@ tile:
 	XORQ   R9, R9
 
 group:
-	MOVQ         128(AX), R10
+	MOVQ         256(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z3
 	VPSLLD       $0x04, Z3, Z3
 	VXORPS       Z4, Z4, Z4
-	MOVQ         136(AX), R10
+	MOVQ         264(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z5
 	VPSLLD       $0x04, Z5, Z5
 	VXORPS       Z6, Z6, Z6
-	MOVQ         144(AX), R10
+	MOVQ         272(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z7
 	VPSLLD       $0x04, Z7, Z7
 	VXORPS       Z8, Z8, Z8
-	MOVQ         280(AX), R10
+	MOVQ         536(AX), R10
 
 step:
 	VMOVDQU64     (SI), Z9
@@ -2708,31 +2708,31 @@ step:
 	VPMOVZXWD     (DI), Z9
 	VPSLLD        $0x10, Z9, Z9
 	VPADDD        Z4, Z3, Z3
-	MOVQ          64(AX), R10
+	MOVQ          128(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z9, Z4
 	VCVTDQ2PS     Z3, Z3
 	VFMADD231PS   Z4, Z3, Z0
 	VPADDD        Z6, Z5, Z5
-	MOVQ          72(AX), R10
+	MOVQ          136(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z9, Z3
 	VCVTDQ2PS     Z5, Z5
 	VFMADD231PS   Z3, Z5, Z1
 	VPADDD        Z8, Z7, Z7
-	MOVQ          80(AX), R10
+	MOVQ          144(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z9, Z3
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z3, Z7, Z2
 	ADDQ          $+32, DI
 	ADDQ          $+4, R9
-	CMPQ          R8, 272(AX)
+	CMPQ          R8, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R10
+	MOVQ          384(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z0, (R10)
-	MOVQ          200(AX), R10
+	MOVQ          392(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z1, (R10)
-	MOVQ          208(AX), R10
+	MOVQ          400(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z2, (R10)
 	ADDQ          $+64, 8(SP)
@@ -2749,10 +2749,10 @@ TEXT ·int8Rows4AVX512(SB), NOSPLIT, $16-8
 	MOVQ 8(AX), DX
 	MOVQ 16(AX), BX
 	MOVQ 24(AX), SI
-	MOVQ 256(AX), DI
-	MOVQ 264(AX), R8
-	MOVQ 296(AX), R12
-	MOVQ 288(AX), R11
+	MOVQ 512(AX), DI
+	MOVQ 520(AX), R8
+	MOVQ 552(AX), R12
+	MOVQ 544(AX), R11
 	MOVQ R11, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -2765,19 +2765,19 @@ tile:
 	XORQ   R10, R10
 
 group:
-	MOVQ         128(AX), R11
+	MOVQ         256(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z4
 	VPSLLD       $0x04, Z4, Z4
-	MOVQ         136(AX), R11
+	MOVQ         264(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z5
 	VPSLLD       $0x04, Z5, Z5
-	MOVQ         144(AX), R11
+	MOVQ         272(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z6
 	VPSLLD       $0x04, Z6, Z6
-	MOVQ         152(AX), R11
+	MOVQ         280(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z7
 	VPSLLD       $0x04, Z7, Z7
-	MOVQ         280(AX), R11
+	MOVQ         536(AX), R11
 
 step:
 	VMOVDQU64     (DI), Z8
@@ -2834,36 +2834,36 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R8), Z8
 	VPSLLD        $0x10, Z8, Z8
-	MOVQ          64(AX), R11
+	MOVQ          128(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z8, Z9
 	VCVTDQ2PS     Z4, Z4
 	VFMADD231PS   Z9, Z4, Z0
-	MOVQ          72(AX), R11
+	MOVQ          136(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z8, Z4
 	VCVTDQ2PS     Z5, Z5
 	VFMADD231PS   Z4, Z5, Z1
-	MOVQ          80(AX), R11
+	MOVQ          144(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z8, Z4
 	VCVTDQ2PS     Z6, Z6
 	VFMADD231PS   Z4, Z6, Z2
-	MOVQ          88(AX), R11
+	MOVQ          152(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z8, Z4
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z4, Z7, Z3
 	ADDQ          $+32, R8
 	ADDQ          $+4, R10
-	CMPQ          R9, 272(AX)
+	CMPQ          R9, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R11
+	MOVQ          384(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z0, (R11)
-	MOVQ          200(AX), R11
+	MOVQ          392(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z1, (R11)
-	MOVQ          208(AX), R11
+	MOVQ          400(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z2, (R11)
-	MOVQ          216(AX), R11
+	MOVQ          408(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z3, (R11)
 	ADDQ          $+64, 8(SP)
@@ -2881,10 +2881,10 @@ TEXT ·int8Rows5AVX512(SB), NOSPLIT, $16-8
 	MOVQ 16(AX), BX
 	MOVQ 24(AX), SI
 	MOVQ 32(AX), DI
-	MOVQ 256(AX), R8
-	MOVQ 264(AX), R9
-	MOVQ 296(AX), R13
-	MOVQ 288(AX), R12
+	MOVQ 512(AX), R8
+	MOVQ 520(AX), R9
+	MOVQ 552(AX), R13
+	MOVQ 544(AX), R12
 	MOVQ R12, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -2898,22 +2898,22 @@ tile:
 	XORQ   R11, R11
 
 group:
-	MOVQ         128(AX), R12
+	MOVQ         256(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z5
 	VPSLLD       $0x04, Z5, Z5
-	MOVQ         136(AX), R12
+	MOVQ         264(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z6
 	VPSLLD       $0x04, Z6, Z6
-	MOVQ         144(AX), R12
+	MOVQ         272(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z7
 	VPSLLD       $0x04, Z7, Z7
-	MOVQ         152(AX), R12
+	MOVQ         280(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z8
 	VPSLLD       $0x04, Z8, Z8
-	MOVQ         160(AX), R12
+	MOVQ         288(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z9
 	VPSLLD       $0x04, Z9, Z9
-	MOVQ         280(AX), R12
+	MOVQ         536(AX), R12
 
 step:
 	VMOVDQU64     (R8), Z10
@@ -2978,43 +2978,43 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R9), Z10
 	VPSLLD        $0x10, Z10, Z10
-	MOVQ          64(AX), R12
+	MOVQ          128(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z10, Z11
 	VCVTDQ2PS     Z5, Z5
 	VFMADD231PS   Z11, Z5, Z0
-	MOVQ          72(AX), R12
+	MOVQ          136(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z10, Z5
 	VCVTDQ2PS     Z6, Z6
 	VFMADD231PS   Z5, Z6, Z1
-	MOVQ          80(AX), R12
+	MOVQ          144(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z10, Z5
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z5, Z7, Z2
-	MOVQ          88(AX), R12
+	MOVQ          152(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z10, Z5
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z5, Z8, Z3
-	MOVQ          96(AX), R12
+	MOVQ          160(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z10, Z5
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z5, Z9, Z4
 	ADDQ          $+32, R9
 	ADDQ          $+4, R11
-	CMPQ          R10, 272(AX)
+	CMPQ          R10, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R12
+	MOVQ          384(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z0, (R12)
-	MOVQ          200(AX), R12
+	MOVQ          392(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z1, (R12)
-	MOVQ          208(AX), R12
+	MOVQ          400(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z2, (R12)
-	MOVQ          216(AX), R12
+	MOVQ          408(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z3, (R12)
-	MOVQ          224(AX), R12
+	MOVQ          416(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z4, (R12)
 	ADDQ          $+64, 8(SP)
@@ -3033,10 +3033,10 @@ TEXT ·int8Rows6AVX512(SB), NOSPLIT, $16-8
 	MOVQ 24(AX), SI
 	MOVQ 32(AX), DI
 	MOVQ 40(AX), R8
-	MOVQ 256(AX), R9
-	MOVQ 264(AX), R10
-	MOVQ 296(AX), R14
-	MOVQ 288(AX), R13
+	MOVQ 512(AX), R9
+	MOVQ 520(AX), R10
+	MOVQ 552(AX), R14
+	MOVQ 544(AX), R13
 	MOVQ R13, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -3051,25 +3051,25 @@ tile:
 	XORQ   R12, R12
 
 group:
-	MOVQ         128(AX), R13
+	MOVQ         256(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z6
 	VPSLLD       $0x04, Z6, Z6
-	MOVQ         136(AX), R13
+	MOVQ         264(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z7
 	VPSLLD       $0x04, Z7, Z7
-	MOVQ         144(AX), R13
+	MOVQ         272(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z8
 	VPSLLD       $0x04, Z8, Z8
-	MOVQ         152(AX), R13
+	MOVQ         280(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z9
 	VPSLLD       $0x04, Z9, Z9
-	MOVQ         160(AX), R13
+	MOVQ         288(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z10
 	VPSLLD       $0x04, Z10, Z10
-	MOVQ         168(AX), R13
+	MOVQ         296(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z11
 	VPSLLD       $0x04, Z11, Z11
-	MOVQ         280(AX), R13
+	MOVQ         536(AX), R13
 
 step:
 	VMOVDQU64     (R9), Z12
@@ -3142,50 +3142,50 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R10), Z12
 	VPSLLD        $0x10, Z12, Z12
-	MOVQ          64(AX), R13
+	MOVQ          128(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z13
 	VCVTDQ2PS     Z6, Z6
 	VFMADD231PS   Z13, Z6, Z0
-	MOVQ          72(AX), R13
+	MOVQ          136(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z6
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z6, Z7, Z1
-	MOVQ          80(AX), R13
+	MOVQ          144(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z6
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z6, Z8, Z2
-	MOVQ          88(AX), R13
+	MOVQ          152(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z6
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z6, Z9, Z3
-	MOVQ          96(AX), R13
+	MOVQ          160(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z6
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z6, Z10, Z4
-	MOVQ          104(AX), R13
+	MOVQ          168(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z6
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z6, Z11, Z5
 	ADDQ          $+32, R10
 	ADDQ          $+4, R12
-	CMPQ          R11, 272(AX)
+	CMPQ          R11, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R13
+	MOVQ          384(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z0, (R13)
-	MOVQ          200(AX), R13
+	MOVQ          392(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z1, (R13)
-	MOVQ          208(AX), R13
+	MOVQ          400(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z2, (R13)
-	MOVQ          216(AX), R13
+	MOVQ          408(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z3, (R13)
-	MOVQ          224(AX), R13
+	MOVQ          416(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z4, (R13)
-	MOVQ          232(AX), R13
+	MOVQ          424(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z5, (R13)
 	ADDQ          $+64, 8(SP)
@@ -3205,9 +3205,9 @@ TEXT ·int8Rows7AVX512(SB), NOSPLIT, $16-8
 	MOVQ 32(AX), DI
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
-	MOVQ 256(AX), R10
-	MOVQ 264(AX), R11
-	MOVQ 288(AX), R14
+	MOVQ 512(AX), R10
+	MOVQ 520(AX), R11
+	MOVQ 544(AX), R14
 	MOVQ R14, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -3223,28 +3223,28 @@ tile:
 	XORQ   R13, R13
 
 group:
-	MOVQ         128(AX), R14
+	MOVQ         256(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z7
 	VPSLLD       $0x04, Z7, Z7
-	MOVQ         136(AX), R14
+	MOVQ         264(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z8
 	VPSLLD       $0x04, Z8, Z8
-	MOVQ         144(AX), R14
+	MOVQ         272(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z9
 	VPSLLD       $0x04, Z9, Z9
-	MOVQ         152(AX), R14
+	MOVQ         280(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z10
 	VPSLLD       $0x04, Z10, Z10
-	MOVQ         160(AX), R14
+	MOVQ         288(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z11
 	VPSLLD       $0x04, Z11, Z11
-	MOVQ         168(AX), R14
+	MOVQ         296(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z12
 	VPSLLD       $0x04, Z12, Z12
-	MOVQ         176(AX), R14
+	MOVQ         304(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z13
 	VPSLLD       $0x04, Z13, Z13
-	MOVQ         280(AX), R14
+	MOVQ         536(AX), R14
 
 step:
 	VMOVDQU64     (R10), Z14
@@ -3325,57 +3325,57 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R11), Z14
 	VPSLLD        $0x10, Z14, Z14
-	MOVQ          64(AX), R14
+	MOVQ          128(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z15
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z15, Z7, Z0
-	MOVQ          72(AX), R14
+	MOVQ          136(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z7, Z8, Z1
-	MOVQ          80(AX), R14
+	MOVQ          144(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z7, Z9, Z2
-	MOVQ          88(AX), R14
+	MOVQ          152(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z7, Z10, Z3
-	MOVQ          96(AX), R14
+	MOVQ          160(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z7, Z11, Z4
-	MOVQ          104(AX), R14
+	MOVQ          168(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z7, Z12, Z5
-	MOVQ          112(AX), R14
+	MOVQ          176(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z13, Z13
 	VFMADD231PS   Z7, Z13, Z6
 	ADDQ          $+32, R11
 	ADDQ          $+4, R13
-	CMPQ          R12, 272(AX)
+	CMPQ          R12, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R14
+	MOVQ          384(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z0, (R14)
-	MOVQ          200(AX), R14
+	MOVQ          392(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z1, (R14)
-	MOVQ          208(AX), R14
+	MOVQ          400(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z2, (R14)
-	MOVQ          216(AX), R14
+	MOVQ          408(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z3, (R14)
-	MOVQ          224(AX), R14
+	MOVQ          416(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z4, (R14)
-	MOVQ          232(AX), R14
+	MOVQ          424(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z5, (R14)
-	MOVQ          240(AX), R14
+	MOVQ          432(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z6, (R14)
 	ADDQ          $+64, 8(SP)
@@ -3396,9 +3396,9 @@ TEXT ·int8Rows8AVX512(SB), NOSPLIT, $16-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 56(AX), R10
-	MOVQ 256(AX), R11
-	MOVQ 264(AX), R12
-	MOVQ 288(AX), R15
+	MOVQ 512(AX), R11
+	MOVQ 520(AX), R12
+	MOVQ 544(AX), R15
 	MOVQ R15, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -3415,31 +3415,31 @@ tile:
 	XORQ   R14, R14
 
 group:
-	MOVQ         128(AX), R15
+	MOVQ         256(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z8
 	VPSLLD       $0x04, Z8, Z8
-	MOVQ         136(AX), R15
+	MOVQ         264(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z9
 	VPSLLD       $0x04, Z9, Z9
-	MOVQ         144(AX), R15
+	MOVQ         272(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z10
 	VPSLLD       $0x04, Z10, Z10
-	MOVQ         152(AX), R15
+	MOVQ         280(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z11
 	VPSLLD       $0x04, Z11, Z11
-	MOVQ         160(AX), R15
+	MOVQ         288(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z12
 	VPSLLD       $0x04, Z12, Z12
-	MOVQ         168(AX), R15
+	MOVQ         296(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z13
 	VPSLLD       $0x04, Z13, Z13
-	MOVQ         176(AX), R15
+	MOVQ         304(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z14
 	VPSLLD       $0x04, Z14, Z14
-	MOVQ         184(AX), R15
+	MOVQ         312(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z15
 	VPSLLD       $0x04, Z15, Z15
-	MOVQ         280(AX), R15
+	MOVQ         536(AX), R15
 
 step:
 	VMOVDQU64     (R11), Z16
@@ -3528,64 +3528,64 @@ step:
 	JNZ           step
 	VPMOVZXWD     (R12), Z16
 	VPSLLD        $0x10, Z16, Z16
-	MOVQ          64(AX), R15
+	MOVQ          128(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z17
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z17, Z8, Z0
-	MOVQ          72(AX), R15
+	MOVQ          136(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z8, Z9, Z1
-	MOVQ          80(AX), R15
+	MOVQ          144(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z8, Z10, Z2
-	MOVQ          88(AX), R15
+	MOVQ          152(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z8, Z11, Z3
-	MOVQ          96(AX), R15
+	MOVQ          160(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z8, Z12, Z4
-	MOVQ          104(AX), R15
+	MOVQ          168(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z13, Z13
 	VFMADD231PS   Z8, Z13, Z5
-	MOVQ          112(AX), R15
+	MOVQ          176(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z14, Z14
 	VFMADD231PS   Z8, Z14, Z6
-	MOVQ          120(AX), R15
+	MOVQ          184(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z15, Z15
 	VFMADD231PS   Z8, Z15, Z7
 	ADDQ          $+32, R12
 	ADDQ          $+4, R14
-	CMPQ          R13, 272(AX)
+	CMPQ          R13, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R15
+	MOVQ          384(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z0, (R15)
-	MOVQ          200(AX), R15
+	MOVQ          392(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z1, (R15)
-	MOVQ          208(AX), R15
+	MOVQ          400(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z2, (R15)
-	MOVQ          216(AX), R15
+	MOVQ          408(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z3, (R15)
-	MOVQ          224(AX), R15
+	MOVQ          416(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z4, (R15)
-	MOVQ          232(AX), R15
+	MOVQ          424(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z5, (R15)
-	MOVQ          240(AX), R15
+	MOVQ          432(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z6, (R15)
-	MOVQ          248(AX), R15
+	MOVQ          440(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z7, (R15)
 	ADDQ          $+64, 8(SP)
@@ -3599,12 +3599,12 @@ step:
 TEXT ·q8Rows1AVX512(SB), NOSPLIT, $16-8
 	MOVQ t+0(FP), AX
 	MOVQ (AX), CX
-	MOVQ 256(AX), DX
-	MOVQ 264(AX), BX
-	MOVQ 64(AX), R9
-	MOVQ 128(AX), R10
-	MOVQ 296(AX), R11
-	MOVQ 288(AX), SI
+	MOVQ 512(AX), DX
+	MOVQ 520(AX), BX
+	MOVQ 128(AX), R9
+	MOVQ 256(AX), R10
+	MOVQ 552(AX), R11
+	MOVQ 544(AX), SI
 	MOVQ SI, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -3617,7 +3617,7 @@ group:
 	VPBROADCASTD (R10)(DI*1), Z1
 	VPSLLD       $0x04, Z1, Z1
 	VXORPS       Z2, Z2, Z2
-	MOVQ         280(AX), R8
+	MOVQ         536(AX), R8
 
 step:
 	VMOVDQU64     (DX), Z3
@@ -3655,9 +3655,9 @@ step:
 	VFMADD231PS   Z2, Z1, Z0
 	ADDQ          $+32, BX
 	ADDQ          $+4, DI
-	CMPQ          SI, 272(AX)
+	CMPQ          SI, 528(AX)
 	JLT           group
-	MOVQ          192(AX), SI
+	MOVQ          384(AX), SI
 	ADDQ          8(SP), SI
 	VMOVUPS       Z0, (SI)
 	ADDQ          $+64, 8(SP)
@@ -3672,14 +3672,14 @@ TEXT ·q8Rows2AVX512(SB), NOSPLIT, $16-8
 	MOVQ t+0(FP), AX
 	MOVQ (AX), CX
 	MOVQ 8(AX), DX
-	MOVQ 256(AX), BX
-	MOVQ 264(AX), SI
-	MOVQ 64(AX), R10
-	MOVQ 128(AX), R11
-	MOVQ 72(AX), R12
-	MOVQ 136(AX), R13
-	MOVQ 296(AX), R14
-	MOVQ 288(AX), DI
+	MOVQ 512(AX), BX
+	MOVQ 520(AX), SI
+	MOVQ 128(AX), R10
+	MOVQ 256(AX), R11
+	MOVQ 136(AX), R12
+	MOVQ 264(AX), R13
+	MOVQ 552(AX), R14
+	MOVQ 544(AX), DI
 	MOVQ DI, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -3696,7 +3696,7 @@ group:
 	VPBROADCASTD (R13)(R8*1), Z4
 	VPSLLD       $0x04, Z4, Z4
 	VXORPS       Z5, Z5, Z5
-	MOVQ         280(AX), R9
+	MOVQ         536(AX), R9
 
 step:
 	VMOVDQU64     (BX), Z6
@@ -3746,12 +3746,12 @@ step:
 	VFMADD231PS   Z2, Z4, Z1
 	ADDQ          $+32, SI
 	ADDQ          $+4, R8
-	CMPQ          DI, 272(AX)
+	CMPQ          DI, 528(AX)
 	JLT           group
-	MOVQ          192(AX), DI
+	MOVQ          384(AX), DI
 	ADDQ          8(SP), DI
 	VMOVUPS       Z0, (DI)
-	MOVQ          200(AX), DI
+	MOVQ          392(AX), DI
 	ADDQ          8(SP), DI
 	VMOVUPS       Z1, (DI)
 	ADDQ          $+64, 8(SP)
@@ -3767,10 +3767,10 @@ TEXT ·q8Rows3AVX512(SB), NOSPLIT, $16-8
 	MOVQ (AX), CX
 	MOVQ 8(AX), DX
 	MOVQ 16(AX), BX
-	MOVQ 256(AX), SI
-	MOVQ 264(AX), DI
-	MOVQ 296(AX), R11
-	MOVQ 288(AX), R10
+	MOVQ 512(AX), SI
+	MOVQ 520(AX), DI
+	MOVQ 552(AX), R11
+	MOVQ 544(AX), R10
 	MOVQ R10, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -3782,19 +3782,19 @@ tile:
 	XORQ   R9, R9
 
 group:
-	MOVQ         128(AX), R10
+	MOVQ         256(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z3
 	VPSLLD       $0x04, Z3, Z3
 	VXORPS       Z4, Z4, Z4
-	MOVQ         136(AX), R10
+	MOVQ         264(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z5
 	VPSLLD       $0x04, Z5, Z5
 	VXORPS       Z6, Z6, Z6
-	MOVQ         144(AX), R10
+	MOVQ         272(AX), R10
 	VPBROADCASTD (R10)(R9*1), Z7
 	VPSLLD       $0x04, Z7, Z7
 	VXORPS       Z8, Z8, Z8
-	MOVQ         280(AX), R10
+	MOVQ         536(AX), R10
 
 step:
 	VMOVDQU64     (SI), Z9
@@ -3843,31 +3843,31 @@ step:
 	JNZ           step
 	VCVTPH2PS     (DI), Z9
 	VPADDD        Z4, Z3, Z3
-	MOVQ          64(AX), R10
+	MOVQ          128(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z9, Z4
 	VCVTDQ2PS     Z3, Z3
 	VFMADD231PS   Z4, Z3, Z0
 	VPADDD        Z6, Z5, Z5
-	MOVQ          72(AX), R10
+	MOVQ          136(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z9, Z3
 	VCVTDQ2PS     Z5, Z5
 	VFMADD231PS   Z3, Z5, Z1
 	VPADDD        Z8, Z7, Z7
-	MOVQ          80(AX), R10
+	MOVQ          144(AX), R10
 	VMULPS.BCST   (R10)(R9*1), Z9, Z3
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z3, Z7, Z2
 	ADDQ          $+32, DI
 	ADDQ          $+4, R9
-	CMPQ          R8, 272(AX)
+	CMPQ          R8, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R10
+	MOVQ          384(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z0, (R10)
-	MOVQ          200(AX), R10
+	MOVQ          392(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z1, (R10)
-	MOVQ          208(AX), R10
+	MOVQ          400(AX), R10
 	ADDQ          8(SP), R10
 	VMOVUPS       Z2, (R10)
 	ADDQ          $+64, 8(SP)
@@ -3884,10 +3884,10 @@ TEXT ·q8Rows4AVX512(SB), NOSPLIT, $16-8
 	MOVQ 8(AX), DX
 	MOVQ 16(AX), BX
 	MOVQ 24(AX), SI
-	MOVQ 256(AX), DI
-	MOVQ 264(AX), R8
-	MOVQ 296(AX), R12
-	MOVQ 288(AX), R11
+	MOVQ 512(AX), DI
+	MOVQ 520(AX), R8
+	MOVQ 552(AX), R12
+	MOVQ 544(AX), R11
 	MOVQ R11, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -3900,19 +3900,19 @@ tile:
 	XORQ   R10, R10
 
 group:
-	MOVQ         128(AX), R11
+	MOVQ         256(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z4
 	VPSLLD       $0x04, Z4, Z4
-	MOVQ         136(AX), R11
+	MOVQ         264(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z5
 	VPSLLD       $0x04, Z5, Z5
-	MOVQ         144(AX), R11
+	MOVQ         272(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z6
 	VPSLLD       $0x04, Z6, Z6
-	MOVQ         152(AX), R11
+	MOVQ         280(AX), R11
 	VPBROADCASTD (R11)(R10*1), Z7
 	VPSLLD       $0x04, Z7, Z7
-	MOVQ         280(AX), R11
+	MOVQ         536(AX), R11
 
 step:
 	VMOVDQU64     (DI), Z8
@@ -3968,36 +3968,36 @@ step:
 	DECQ          R11
 	JNZ           step
 	VCVTPH2PS     (R8), Z8
-	MOVQ          64(AX), R11
+	MOVQ          128(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z8, Z9
 	VCVTDQ2PS     Z4, Z4
 	VFMADD231PS   Z9, Z4, Z0
-	MOVQ          72(AX), R11
+	MOVQ          136(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z8, Z4
 	VCVTDQ2PS     Z5, Z5
 	VFMADD231PS   Z4, Z5, Z1
-	MOVQ          80(AX), R11
+	MOVQ          144(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z8, Z4
 	VCVTDQ2PS     Z6, Z6
 	VFMADD231PS   Z4, Z6, Z2
-	MOVQ          88(AX), R11
+	MOVQ          152(AX), R11
 	VMULPS.BCST   (R11)(R10*1), Z8, Z4
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z4, Z7, Z3
 	ADDQ          $+32, R8
 	ADDQ          $+4, R10
-	CMPQ          R9, 272(AX)
+	CMPQ          R9, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R11
+	MOVQ          384(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z0, (R11)
-	MOVQ          200(AX), R11
+	MOVQ          392(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z1, (R11)
-	MOVQ          208(AX), R11
+	MOVQ          400(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z2, (R11)
-	MOVQ          216(AX), R11
+	MOVQ          408(AX), R11
 	ADDQ          8(SP), R11
 	VMOVUPS       Z3, (R11)
 	ADDQ          $+64, 8(SP)
@@ -4015,10 +4015,10 @@ TEXT ·q8Rows5AVX512(SB), NOSPLIT, $16-8
 	MOVQ 16(AX), BX
 	MOVQ 24(AX), SI
 	MOVQ 32(AX), DI
-	MOVQ 256(AX), R8
-	MOVQ 264(AX), R9
-	MOVQ 296(AX), R13
-	MOVQ 288(AX), R12
+	MOVQ 512(AX), R8
+	MOVQ 520(AX), R9
+	MOVQ 552(AX), R13
+	MOVQ 544(AX), R12
 	MOVQ R12, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -4032,22 +4032,22 @@ tile:
 	XORQ   R11, R11
 
 group:
-	MOVQ         128(AX), R12
+	MOVQ         256(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z5
 	VPSLLD       $0x04, Z5, Z5
-	MOVQ         136(AX), R12
+	MOVQ         264(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z6
 	VPSLLD       $0x04, Z6, Z6
-	MOVQ         144(AX), R12
+	MOVQ         272(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z7
 	VPSLLD       $0x04, Z7, Z7
-	MOVQ         152(AX), R12
+	MOVQ         280(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z8
 	VPSLLD       $0x04, Z8, Z8
-	MOVQ         160(AX), R12
+	MOVQ         288(AX), R12
 	VPBROADCASTD (R12)(R11*1), Z9
 	VPSLLD       $0x04, Z9, Z9
-	MOVQ         280(AX), R12
+	MOVQ         536(AX), R12
 
 step:
 	VMOVDQU64     (R8), Z10
@@ -4111,43 +4111,43 @@ step:
 	DECQ          R12
 	JNZ           step
 	VCVTPH2PS     (R9), Z10
-	MOVQ          64(AX), R12
+	MOVQ          128(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z10, Z11
 	VCVTDQ2PS     Z5, Z5
 	VFMADD231PS   Z11, Z5, Z0
-	MOVQ          72(AX), R12
+	MOVQ          136(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z10, Z5
 	VCVTDQ2PS     Z6, Z6
 	VFMADD231PS   Z5, Z6, Z1
-	MOVQ          80(AX), R12
+	MOVQ          144(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z10, Z5
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z5, Z7, Z2
-	MOVQ          88(AX), R12
+	MOVQ          152(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z10, Z5
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z5, Z8, Z3
-	MOVQ          96(AX), R12
+	MOVQ          160(AX), R12
 	VMULPS.BCST   (R12)(R11*1), Z10, Z5
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z5, Z9, Z4
 	ADDQ          $+32, R9
 	ADDQ          $+4, R11
-	CMPQ          R10, 272(AX)
+	CMPQ          R10, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R12
+	MOVQ          384(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z0, (R12)
-	MOVQ          200(AX), R12
+	MOVQ          392(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z1, (R12)
-	MOVQ          208(AX), R12
+	MOVQ          400(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z2, (R12)
-	MOVQ          216(AX), R12
+	MOVQ          408(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z3, (R12)
-	MOVQ          224(AX), R12
+	MOVQ          416(AX), R12
 	ADDQ          8(SP), R12
 	VMOVUPS       Z4, (R12)
 	ADDQ          $+64, 8(SP)
@@ -4166,10 +4166,10 @@ TEXT ·q8Rows6AVX512(SB), NOSPLIT, $16-8
 	MOVQ 24(AX), SI
 	MOVQ 32(AX), DI
 	MOVQ 40(AX), R8
-	MOVQ 256(AX), R9
-	MOVQ 264(AX), R10
-	MOVQ 296(AX), R14
-	MOVQ 288(AX), R13
+	MOVQ 512(AX), R9
+	MOVQ 520(AX), R10
+	MOVQ 552(AX), R14
+	MOVQ 544(AX), R13
 	MOVQ R13, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -4184,25 +4184,25 @@ tile:
 	XORQ   R12, R12
 
 group:
-	MOVQ         128(AX), R13
+	MOVQ         256(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z6
 	VPSLLD       $0x04, Z6, Z6
-	MOVQ         136(AX), R13
+	MOVQ         264(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z7
 	VPSLLD       $0x04, Z7, Z7
-	MOVQ         144(AX), R13
+	MOVQ         272(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z8
 	VPSLLD       $0x04, Z8, Z8
-	MOVQ         152(AX), R13
+	MOVQ         280(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z9
 	VPSLLD       $0x04, Z9, Z9
-	MOVQ         160(AX), R13
+	MOVQ         288(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z10
 	VPSLLD       $0x04, Z10, Z10
-	MOVQ         168(AX), R13
+	MOVQ         296(AX), R13
 	VPBROADCASTD (R13)(R12*1), Z11
 	VPSLLD       $0x04, Z11, Z11
-	MOVQ         280(AX), R13
+	MOVQ         536(AX), R13
 
 step:
 	VMOVDQU64     (R9), Z12
@@ -4274,50 +4274,50 @@ step:
 	DECQ          R13
 	JNZ           step
 	VCVTPH2PS     (R10), Z12
-	MOVQ          64(AX), R13
+	MOVQ          128(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z13
 	VCVTDQ2PS     Z6, Z6
 	VFMADD231PS   Z13, Z6, Z0
-	MOVQ          72(AX), R13
+	MOVQ          136(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z6
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z6, Z7, Z1
-	MOVQ          80(AX), R13
+	MOVQ          144(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z6
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z6, Z8, Z2
-	MOVQ          88(AX), R13
+	MOVQ          152(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z6
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z6, Z9, Z3
-	MOVQ          96(AX), R13
+	MOVQ          160(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z6
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z6, Z10, Z4
-	MOVQ          104(AX), R13
+	MOVQ          168(AX), R13
 	VMULPS.BCST   (R13)(R12*1), Z12, Z6
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z6, Z11, Z5
 	ADDQ          $+32, R10
 	ADDQ          $+4, R12
-	CMPQ          R11, 272(AX)
+	CMPQ          R11, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R13
+	MOVQ          384(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z0, (R13)
-	MOVQ          200(AX), R13
+	MOVQ          392(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z1, (R13)
-	MOVQ          208(AX), R13
+	MOVQ          400(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z2, (R13)
-	MOVQ          216(AX), R13
+	MOVQ          408(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z3, (R13)
-	MOVQ          224(AX), R13
+	MOVQ          416(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z4, (R13)
-	MOVQ          232(AX), R13
+	MOVQ          424(AX), R13
 	ADDQ          8(SP), R13
 	VMOVUPS       Z5, (R13)
 	ADDQ          $+64, 8(SP)
@@ -4337,9 +4337,9 @@ TEXT ·q8Rows7AVX512(SB), NOSPLIT, $16-8
 	MOVQ 32(AX), DI
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
-	MOVQ 256(AX), R10
-	MOVQ 264(AX), R11
-	MOVQ 288(AX), R14
+	MOVQ 512(AX), R10
+	MOVQ 520(AX), R11
+	MOVQ 544(AX), R14
 	MOVQ R14, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -4355,28 +4355,28 @@ tile:
 	XORQ   R13, R13
 
 group:
-	MOVQ         128(AX), R14
+	MOVQ         256(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z7
 	VPSLLD       $0x04, Z7, Z7
-	MOVQ         136(AX), R14
+	MOVQ         264(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z8
 	VPSLLD       $0x04, Z8, Z8
-	MOVQ         144(AX), R14
+	MOVQ         272(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z9
 	VPSLLD       $0x04, Z9, Z9
-	MOVQ         152(AX), R14
+	MOVQ         280(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z10
 	VPSLLD       $0x04, Z10, Z10
-	MOVQ         160(AX), R14
+	MOVQ         288(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z11
 	VPSLLD       $0x04, Z11, Z11
-	MOVQ         168(AX), R14
+	MOVQ         296(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z12
 	VPSLLD       $0x04, Z12, Z12
-	MOVQ         176(AX), R14
+	MOVQ         304(AX), R14
 	VPBROADCASTD (R14)(R13*1), Z13
 	VPSLLD       $0x04, Z13, Z13
-	MOVQ         280(AX), R14
+	MOVQ         536(AX), R14
 
 step:
 	VMOVDQU64     (R10), Z14
@@ -4456,57 +4456,57 @@ step:
 	DECQ          R14
 	JNZ           step
 	VCVTPH2PS     (R11), Z14
-	MOVQ          64(AX), R14
+	MOVQ          128(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z15
 	VCVTDQ2PS     Z7, Z7
 	VFMADD231PS   Z15, Z7, Z0
-	MOVQ          72(AX), R14
+	MOVQ          136(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z7, Z8, Z1
-	MOVQ          80(AX), R14
+	MOVQ          144(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z7, Z9, Z2
-	MOVQ          88(AX), R14
+	MOVQ          152(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z7, Z10, Z3
-	MOVQ          96(AX), R14
+	MOVQ          160(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z7, Z11, Z4
-	MOVQ          104(AX), R14
+	MOVQ          168(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z7, Z12, Z5
-	MOVQ          112(AX), R14
+	MOVQ          176(AX), R14
 	VMULPS.BCST   (R14)(R13*1), Z14, Z7
 	VCVTDQ2PS     Z13, Z13
 	VFMADD231PS   Z7, Z13, Z6
 	ADDQ          $+32, R11
 	ADDQ          $+4, R13
-	CMPQ          R12, 272(AX)
+	CMPQ          R12, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R14
+	MOVQ          384(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z0, (R14)
-	MOVQ          200(AX), R14
+	MOVQ          392(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z1, (R14)
-	MOVQ          208(AX), R14
+	MOVQ          400(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z2, (R14)
-	MOVQ          216(AX), R14
+	MOVQ          408(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z3, (R14)
-	MOVQ          224(AX), R14
+	MOVQ          416(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z4, (R14)
-	MOVQ          232(AX), R14
+	MOVQ          424(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z5, (R14)
-	MOVQ          240(AX), R14
+	MOVQ          432(AX), R14
 	ADDQ          8(SP), R14
 	VMOVUPS       Z6, (R14)
 	ADDQ          $+64, 8(SP)
@@ -4527,9 +4527,9 @@ TEXT ·q8Rows8AVX512(SB), NOSPLIT, $16-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 56(AX), R10
-	MOVQ 256(AX), R11
-	MOVQ 264(AX), R12
-	MOVQ 288(AX), R15
+	MOVQ 512(AX), R11
+	MOVQ 520(AX), R12
+	MOVQ 544(AX), R15
 	MOVQ R15, (SP)
 	MOVQ $+0, 8(SP)
 
@@ -4546,31 +4546,31 @@ tile:
 	XORQ   R14, R14
 
 group:
-	MOVQ         128(AX), R15
+	MOVQ         256(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z8
 	VPSLLD       $0x04, Z8, Z8
-	MOVQ         136(AX), R15
+	MOVQ         264(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z9
 	VPSLLD       $0x04, Z9, Z9
-	MOVQ         144(AX), R15
+	MOVQ         272(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z10
 	VPSLLD       $0x04, Z10, Z10
-	MOVQ         152(AX), R15
+	MOVQ         280(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z11
 	VPSLLD       $0x04, Z11, Z11
-	MOVQ         160(AX), R15
+	MOVQ         288(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z12
 	VPSLLD       $0x04, Z12, Z12
-	MOVQ         168(AX), R15
+	MOVQ         296(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z13
 	VPSLLD       $0x04, Z13, Z13
-	MOVQ         176(AX), R15
+	MOVQ         304(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z14
 	VPSLLD       $0x04, Z14, Z14
-	MOVQ         184(AX), R15
+	MOVQ         312(AX), R15
 	VPBROADCASTD (R15)(R14*1), Z15
 	VPSLLD       $0x04, Z15, Z15
-	MOVQ         280(AX), R15
+	MOVQ         536(AX), R15
 
 step:
 	VMOVDQU64     (R11), Z16
@@ -4658,64 +4658,64 @@ step:
 	DECQ          R15
 	JNZ           step
 	VCVTPH2PS     (R12), Z16
-	MOVQ          64(AX), R15
+	MOVQ          128(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z17
 	VCVTDQ2PS     Z8, Z8
 	VFMADD231PS   Z17, Z8, Z0
-	MOVQ          72(AX), R15
+	MOVQ          136(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z9, Z9
 	VFMADD231PS   Z8, Z9, Z1
-	MOVQ          80(AX), R15
+	MOVQ          144(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z10, Z10
 	VFMADD231PS   Z8, Z10, Z2
-	MOVQ          88(AX), R15
+	MOVQ          152(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z11, Z11
 	VFMADD231PS   Z8, Z11, Z3
-	MOVQ          96(AX), R15
+	MOVQ          160(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z12, Z12
 	VFMADD231PS   Z8, Z12, Z4
-	MOVQ          104(AX), R15
+	MOVQ          168(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z13, Z13
 	VFMADD231PS   Z8, Z13, Z5
-	MOVQ          112(AX), R15
+	MOVQ          176(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z14, Z14
 	VFMADD231PS   Z8, Z14, Z6
-	MOVQ          120(AX), R15
+	MOVQ          184(AX), R15
 	VMULPS.BCST   (R15)(R14*1), Z16, Z8
 	VCVTDQ2PS     Z15, Z15
 	VFMADD231PS   Z8, Z15, Z7
 	ADDQ          $+32, R12
 	ADDQ          $+4, R14
-	CMPQ          R13, 272(AX)
+	CMPQ          R13, 528(AX)
 	JLT           group
-	MOVQ          192(AX), R15
+	MOVQ          384(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z0, (R15)
-	MOVQ          200(AX), R15
+	MOVQ          392(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z1, (R15)
-	MOVQ          208(AX), R15
+	MOVQ          400(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z2, (R15)
-	MOVQ          216(AX), R15
+	MOVQ          408(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z3, (R15)
-	MOVQ          224(AX), R15
+	MOVQ          416(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z4, (R15)
-	MOVQ          232(AX), R15
+	MOVQ          424(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z5, (R15)
-	MOVQ          240(AX), R15
+	MOVQ          432(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z6, (R15)
-	MOVQ          248(AX), R15
+	MOVQ          440(AX), R15
 	ADDQ          8(SP), R15
 	VMOVUPS       Z7, (R15)
 	ADDQ          $+64, 8(SP)

@@ -9,12 +9,12 @@
 TEXT ·int3Rows1AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
-	MOVQ         256(AX), DX
-	MOVQ         264(AX), BX
-	MOVQ         64(AX), R9
-	MOVQ         128(AX), R10
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R8
+	MOVQ         512(AX), DX
+	MOVQ         520(AX), BX
+	MOVQ         128(AX), R9
+	MOVQ         256(AX), R10
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R8
 	MOVQ         R8, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS int3low<>+0(SB), Y1
@@ -22,7 +22,7 @@ TEXT ·int3Rows1AVXVNNI(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R8
+	MOVQ    384(AX), R8
 	ADDQ    8(SP), R8
 	VMOVUPS Y2, (R8)
 	VMOVUPS Y2, 32(R8)
@@ -39,7 +39,7 @@ group:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
-	MOVQ         280(AX), R8
+	MOVQ         536(AX), R8
 
 step:
 	PREFETCHT0   (DX)(R11*1)
@@ -152,7 +152,7 @@ step:
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y9, Y6, Y6
 	VBROADCASTSS (R9)(DI*1), Y3
-	MOVQ         192(AX), R8
+	MOVQ         384(AX), R8
 	ADDQ         8(SP), R8
 	VMULPS       Y3, Y10, Y4
 	VCVTDQ2PS    Y2, Y2
@@ -164,7 +164,7 @@ step:
 	VMOVUPS      Y2, 32(R8)
 	ADDQ         $+32, BX
 	ADDQ         $+4, DI
-	CMPQ         SI, 272(AX)
+	CMPQ         SI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -219,14 +219,14 @@ TEXT ·int3Rows2AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
-	MOVQ         256(AX), BX
-	MOVQ         264(AX), SI
-	MOVQ         64(AX), R10
-	MOVQ         128(AX), R11
-	MOVQ         72(AX), R12
-	MOVQ         136(AX), R13
-	MOVQ         296(AX), R14
-	MOVQ         288(AX), R9
+	MOVQ         512(AX), BX
+	MOVQ         520(AX), SI
+	MOVQ         128(AX), R10
+	MOVQ         256(AX), R11
+	MOVQ         136(AX), R12
+	MOVQ         264(AX), R13
+	MOVQ         552(AX), R14
+	MOVQ         544(AX), R9
 	MOVQ         R9, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS int3low<>+0(SB), Y1
@@ -234,11 +234,11 @@ TEXT ·int3Rows2AVXVNNI(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R9
+	MOVQ    384(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y2, 32(R9)
-	MOVQ    200(AX), R9
+	MOVQ    392(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y2, 32(R9)
@@ -256,7 +256,7 @@ group:
 	VMOVDQA      Y6, Y8
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y9, Y9, Y9
-	MOVQ         280(AX), R9
+	MOVQ         536(AX), R9
 
 step:
 	PREFETCHT0   (BX)(R14*1)
@@ -389,7 +389,7 @@ step:
 	VPADDD       Y3, Y2, Y2
 	VPADDD       Y5, Y4, Y4
 	VBROADCASTSS (R10)(R8*1), Y3
-	MOVQ         192(AX), R9
+	MOVQ         384(AX), R9
 	ADDQ         8(SP), R9
 	VMULPS       Y3, Y10, Y5
 	VCVTDQ2PS    Y2, Y2
@@ -402,7 +402,7 @@ step:
 	VPADDD       Y7, Y6, Y6
 	VPADDD       Y9, Y8, Y8
 	VBROADCASTSS (R12)(R8*1), Y2
-	MOVQ         200(AX), R9
+	MOVQ         392(AX), R9
 	ADDQ         8(SP), R9
 	VMULPS       Y2, Y10, Y3
 	VCVTDQ2PS    Y6, Y4
@@ -414,7 +414,7 @@ step:
 	VMOVUPS      Y2, 32(R9)
 	ADDQ         $+32, SI
 	ADDQ         $+4, R8
-	CMPQ         DI, 272(AX)
+	CMPQ         DI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -429,10 +429,10 @@ TEXT ·int3Rows3AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
-	MOVQ         256(AX), SI
-	MOVQ         264(AX), DI
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R10
+	MOVQ         512(AX), SI
+	MOVQ         520(AX), DI
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R10
 	MOVQ         R10, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS int3low<>+0(SB), Y1
@@ -440,15 +440,15 @@ TEXT ·int3Rows3AVXVNNI(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R10
+	MOVQ    384(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y2, (R10)
 	VMOVUPS Y2, 32(R10)
-	MOVQ    200(AX), R10
+	MOVQ    392(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y2, (R10)
 	VMOVUPS Y2, 32(R10)
-	MOVQ    208(AX), R10
+	MOVQ    400(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y2, (R10)
 	VMOVUPS Y2, 32(R10)
@@ -456,19 +456,19 @@ tile:
 	XORQ    R9, R9
 
 group:
-	MOVQ         128(AX), R10
+	MOVQ         256(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y2
 	VPSLLD       $0x01, Y2, Y2
 	VMOVDQA      Y2, Y3
-	MOVQ         136(AX), R10
+	MOVQ         264(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y4
 	VPSLLD       $0x01, Y4, Y4
 	VMOVDQA      Y4, Y5
-	MOVQ         144(AX), R10
+	MOVQ         272(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y6
 	VPSLLD       $0x01, Y6, Y6
 	VMOVDQA      Y6, Y7
-	MOVQ         280(AX), R10
+	MOVQ         536(AX), R10
 
 step:
 	PREFETCHT0   (SI)(R11*1)
@@ -622,9 +622,9 @@ step:
 	VPSLLD       $0x10, Y8, Y8
 	VPMOVZXWD    16(DI), Y9
 	VPSLLD       $0x10, Y9, Y9
-	MOVQ         64(AX), R10
+	MOVQ         128(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y10
-	MOVQ         192(AX), R10
+	MOVQ         384(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y10, Y8, Y11
 	VCVTDQ2PS    Y2, Y2
@@ -634,9 +634,9 @@ step:
 	VCVTDQ2PS    Y3, Y3
 	VFMADD213PS  32(R10), Y3, Y2
 	VMOVUPS      Y2, 32(R10)
-	MOVQ         72(AX), R10
+	MOVQ         136(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y2
-	MOVQ         200(AX), R10
+	MOVQ         392(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y2, Y8, Y3
 	VCVTDQ2PS    Y4, Y4
@@ -646,9 +646,9 @@ step:
 	VCVTDQ2PS    Y5, Y3
 	VFMADD213PS  32(R10), Y3, Y2
 	VMOVUPS      Y2, 32(R10)
-	MOVQ         80(AX), R10
+	MOVQ         144(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y2
-	MOVQ         208(AX), R10
+	MOVQ         400(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y2, Y8, Y3
 	VCVTDQ2PS    Y6, Y4
@@ -660,7 +660,7 @@ step:
 	VMOVUPS      Y2, 32(R10)
 	ADDQ         $+32, DI
 	ADDQ         $+4, R9
-	CMPQ         R8, 272(AX)
+	CMPQ         R8, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -676,10 +676,10 @@ TEXT ·int3Rows4AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
 	MOVQ         24(AX), SI
-	MOVQ         256(AX), DI
-	MOVQ         264(AX), R8
-	MOVQ         296(AX), R12
-	MOVQ         288(AX), R11
+	MOVQ         512(AX), DI
+	MOVQ         520(AX), R8
+	MOVQ         552(AX), R12
+	MOVQ         544(AX), R11
 	MOVQ         R11, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS int3low<>+0(SB), Y1
@@ -687,19 +687,19 @@ TEXT ·int3Rows4AVXVNNI(SB), NOSPLIT, $16-8
 
 tile:
 	VXORPS  Y2, Y2, Y2
-	MOVQ    192(AX), R11
+	MOVQ    384(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
-	MOVQ    200(AX), R11
+	MOVQ    392(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
-	MOVQ    208(AX), R11
+	MOVQ    400(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
-	MOVQ    216(AX), R11
+	MOVQ    408(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y2, (R11)
 	VMOVUPS Y2, 32(R11)
@@ -707,23 +707,23 @@ tile:
 	XORQ    R10, R10
 
 group:
-	MOVQ         128(AX), R11
+	MOVQ         256(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y2
 	VPSLLD       $0x01, Y2, Y2
 	VMOVDQA      Y2, Y3
-	MOVQ         136(AX), R11
+	MOVQ         264(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y4
 	VPSLLD       $0x01, Y4, Y4
 	VMOVDQA      Y4, Y5
-	MOVQ         144(AX), R11
+	MOVQ         272(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y6
 	VPSLLD       $0x01, Y6, Y6
 	VMOVDQA      Y6, Y7
-	MOVQ         152(AX), R11
+	MOVQ         280(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y8
 	VPSLLD       $0x01, Y8, Y8
 	VMOVDQA      Y8, Y9
-	MOVQ         280(AX), R11
+	MOVQ         536(AX), R11
 
 step:
 	PREFETCHT0   (DI)(R12*1)
@@ -901,9 +901,9 @@ step:
 	VPSLLD       $0x10, Y10, Y10
 	VPMOVZXWD    16(R8), Y11
 	VPSLLD       $0x10, Y11, Y11
-	MOVQ         64(AX), R11
+	MOVQ         128(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y12
-	MOVQ         192(AX), R11
+	MOVQ         384(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y12, Y10, Y13
 	VCVTDQ2PS    Y2, Y2
@@ -913,9 +913,9 @@ step:
 	VCVTDQ2PS    Y3, Y3
 	VFMADD213PS  32(R11), Y3, Y2
 	VMOVUPS      Y2, 32(R11)
-	MOVQ         72(AX), R11
+	MOVQ         136(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y2
-	MOVQ         200(AX), R11
+	MOVQ         392(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y2, Y10, Y3
 	VCVTDQ2PS    Y4, Y4
@@ -925,9 +925,9 @@ step:
 	VCVTDQ2PS    Y5, Y3
 	VFMADD213PS  32(R11), Y3, Y2
 	VMOVUPS      Y2, 32(R11)
-	MOVQ         80(AX), R11
+	MOVQ         144(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y2
-	MOVQ         208(AX), R11
+	MOVQ         400(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y2, Y10, Y3
 	VCVTDQ2PS    Y6, Y4
@@ -937,9 +937,9 @@ step:
 	VCVTDQ2PS    Y7, Y3
 	VFMADD213PS  32(R11), Y3, Y2
 	VMOVUPS      Y2, 32(R11)
-	MOVQ         88(AX), R11
+	MOVQ         152(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y2
-	MOVQ         216(AX), R11
+	MOVQ         408(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y2, Y10, Y3
 	VCVTDQ2PS    Y8, Y4
@@ -951,7 +951,7 @@ step:
 	VMOVUPS      Y2, 32(R11)
 	ADDQ         $+32, R8
 	ADDQ         $+4, R10
-	CMPQ         R9, 272(AX)
+	CMPQ         R9, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -964,19 +964,19 @@ step:
 TEXT ·int4Rows1AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
-	MOVQ         256(AX), DX
-	MOVQ         264(AX), BX
-	MOVQ         64(AX), R9
-	MOVQ         128(AX), R10
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R8
+	MOVQ         512(AX), DX
+	MOVQ         520(AX), BX
+	MOVQ         128(AX), R9
+	MOVQ         256(AX), R10
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R8
 	MOVQ         R8, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Y0
 
 tile:
 	VXORPS  Y1, Y1, Y1
-	MOVQ    192(AX), R8
+	MOVQ    384(AX), R8
 	ADDQ    8(SP), R8
 	VMOVUPS Y1, (R8)
 	VMOVUPS Y1, 32(R8)
@@ -992,7 +992,7 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	MOVQ         280(AX), R8
+	MOVQ         536(AX), R8
 
 step:
 	PREFETCHT0   (DX)(R11*1)
@@ -1070,7 +1070,7 @@ step:
 	VPADDD       Y7, Y5, Y5
 	VPADDD       Y8, Y5, Y5
 	VBROADCASTSS (R9)(DI*1), Y2
-	MOVQ         192(AX), R8
+	MOVQ         384(AX), R8
 	ADDQ         8(SP), R8
 	VMULPS       Y2, Y9, Y3
 	VCVTDQ2PS    Y1, Y1
@@ -1082,7 +1082,7 @@ step:
 	VMOVUPS      Y1, 32(R8)
 	ADDQ         $+32, BX
 	ADDQ         $+4, DI
-	CMPQ         SI, 272(AX)
+	CMPQ         SI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -1099,25 +1099,25 @@ TEXT ·int4Rows2AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
-	MOVQ         256(AX), BX
-	MOVQ         264(AX), SI
-	MOVQ         64(AX), R10
-	MOVQ         128(AX), R11
-	MOVQ         72(AX), R12
-	MOVQ         136(AX), R13
-	MOVQ         296(AX), R14
-	MOVQ         288(AX), R9
+	MOVQ         512(AX), BX
+	MOVQ         520(AX), SI
+	MOVQ         128(AX), R10
+	MOVQ         256(AX), R11
+	MOVQ         136(AX), R12
+	MOVQ         264(AX), R13
+	MOVQ         552(AX), R14
+	MOVQ         544(AX), R9
 	MOVQ         R9, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Y0
 
 tile:
 	VXORPS  Y1, Y1, Y1
-	MOVQ    192(AX), R9
+	MOVQ    384(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y1, (R9)
 	VMOVUPS Y1, 32(R9)
-	MOVQ    200(AX), R9
+	MOVQ    392(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y1, (R9)
 	VMOVUPS Y1, 32(R9)
@@ -1133,7 +1133,7 @@ group:
 	VMOVDQA      Y5, Y7
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y8, Y8, Y8
-	MOVQ         280(AX), R9
+	MOVQ         536(AX), R9
 
 step:
 	PREFETCHT0   (BX)(R14*1)
@@ -1231,7 +1231,7 @@ step:
 	VPADDD       Y2, Y1, Y1
 	VPADDD       Y4, Y3, Y3
 	VBROADCASTSS (R10)(R8*1), Y2
-	MOVQ         192(AX), R9
+	MOVQ         384(AX), R9
 	ADDQ         8(SP), R9
 	VMULPS       Y2, Y9, Y4
 	VCVTDQ2PS    Y1, Y1
@@ -1244,7 +1244,7 @@ step:
 	VPADDD       Y6, Y5, Y5
 	VPADDD       Y8, Y7, Y7
 	VBROADCASTSS (R12)(R8*1), Y1
-	MOVQ         200(AX), R9
+	MOVQ         392(AX), R9
 	ADDQ         8(SP), R9
 	VMULPS       Y1, Y9, Y2
 	VCVTDQ2PS    Y5, Y3
@@ -1256,7 +1256,7 @@ step:
 	VMOVUPS      Y1, 32(R9)
 	ADDQ         $+32, SI
 	ADDQ         $+4, R8
-	CMPQ         DI, 272(AX)
+	CMPQ         DI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -1271,25 +1271,25 @@ TEXT ·int4Rows3AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
-	MOVQ         256(AX), SI
-	MOVQ         264(AX), DI
-	MOVQ         296(AX), R11
-	MOVQ         288(AX), R10
+	MOVQ         512(AX), SI
+	MOVQ         520(AX), DI
+	MOVQ         552(AX), R11
+	MOVQ         544(AX), R10
 	MOVQ         R10, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Y0
 
 tile:
 	VXORPS  Y1, Y1, Y1
-	MOVQ    192(AX), R10
+	MOVQ    384(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y1, (R10)
 	VMOVUPS Y1, 32(R10)
-	MOVQ    200(AX), R10
+	MOVQ    392(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y1, (R10)
 	VMOVUPS Y1, 32(R10)
-	MOVQ    208(AX), R10
+	MOVQ    400(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y1, (R10)
 	VMOVUPS Y1, 32(R10)
@@ -1297,16 +1297,16 @@ tile:
 	XORQ    R9, R9
 
 group:
-	MOVQ         128(AX), R10
+	MOVQ         256(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y1
 	VMOVDQA      Y1, Y2
-	MOVQ         136(AX), R10
+	MOVQ         264(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y3
 	VMOVDQA      Y3, Y4
-	MOVQ         144(AX), R10
+	MOVQ         272(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y5
 	VMOVDQA      Y5, Y6
-	MOVQ         280(AX), R10
+	MOVQ         536(AX), R10
 
 step:
 	PREFETCHT0   (SI)(R11*1)
@@ -1425,9 +1425,9 @@ step:
 	VPSLLD       $0x10, Y7, Y7
 	VPMOVZXWD    16(DI), Y8
 	VPSLLD       $0x10, Y8, Y8
-	MOVQ         64(AX), R10
+	MOVQ         128(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y9
-	MOVQ         192(AX), R10
+	MOVQ         384(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y9, Y7, Y10
 	VCVTDQ2PS    Y1, Y1
@@ -1437,9 +1437,9 @@ step:
 	VCVTDQ2PS    Y2, Y2
 	VFMADD213PS  32(R10), Y2, Y1
 	VMOVUPS      Y1, 32(R10)
-	MOVQ         72(AX), R10
+	MOVQ         136(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y1
-	MOVQ         200(AX), R10
+	MOVQ         392(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y1, Y7, Y2
 	VCVTDQ2PS    Y3, Y3
@@ -1449,9 +1449,9 @@ step:
 	VCVTDQ2PS    Y4, Y2
 	VFMADD213PS  32(R10), Y2, Y1
 	VMOVUPS      Y1, 32(R10)
-	MOVQ         80(AX), R10
+	MOVQ         144(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y1
-	MOVQ         208(AX), R10
+	MOVQ         400(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y1, Y7, Y2
 	VCVTDQ2PS    Y5, Y3
@@ -1463,7 +1463,7 @@ step:
 	VMOVUPS      Y1, 32(R10)
 	ADDQ         $+32, DI
 	ADDQ         $+4, R9
-	CMPQ         R8, 272(AX)
+	CMPQ         R8, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -1479,29 +1479,29 @@ TEXT ·int4Rows4AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ         8(AX), DX
 	MOVQ         16(AX), BX
 	MOVQ         24(AX), SI
-	MOVQ         256(AX), DI
-	MOVQ         264(AX), R8
-	MOVQ         296(AX), R12
-	MOVQ         288(AX), R11
+	MOVQ         512(AX), DI
+	MOVQ         520(AX), R8
+	MOVQ         552(AX), R12
+	MOVQ         544(AX), R11
 	MOVQ         R11, (SP)
 	MOVQ         $+0, 8(SP)
 	VBROADCASTSS lownibbles<>+0(SB), Y0
 
 tile:
 	VXORPS  Y1, Y1, Y1
-	MOVQ    192(AX), R11
+	MOVQ    384(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y1, (R11)
 	VMOVUPS Y1, 32(R11)
-	MOVQ    200(AX), R11
+	MOVQ    392(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y1, (R11)
 	VMOVUPS Y1, 32(R11)
-	MOVQ    208(AX), R11
+	MOVQ    400(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y1, (R11)
 	VMOVUPS Y1, 32(R11)
-	MOVQ    216(AX), R11
+	MOVQ    408(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y1, (R11)
 	VMOVUPS Y1, 32(R11)
@@ -1509,19 +1509,19 @@ tile:
 	XORQ    R10, R10
 
 group:
-	MOVQ         128(AX), R11
+	MOVQ         256(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y1
 	VMOVDQA      Y1, Y2
-	MOVQ         136(AX), R11
+	MOVQ         264(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y3
 	VMOVDQA      Y3, Y4
-	MOVQ         144(AX), R11
+	MOVQ         272(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y5
 	VMOVDQA      Y5, Y6
-	MOVQ         152(AX), R11
+	MOVQ         280(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y7
 	VMOVDQA      Y7, Y8
-	MOVQ         280(AX), R11
+	MOVQ         536(AX), R11
 
 step:
 	PREFETCHT0   (DI)(R12*1)
@@ -1664,9 +1664,9 @@ step:
 	VPSLLD       $0x10, Y9, Y9
 	VPMOVZXWD    16(R8), Y10
 	VPSLLD       $0x10, Y10, Y10
-	MOVQ         64(AX), R11
+	MOVQ         128(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y11
-	MOVQ         192(AX), R11
+	MOVQ         384(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y11, Y9, Y12
 	VCVTDQ2PS    Y1, Y1
@@ -1676,9 +1676,9 @@ step:
 	VCVTDQ2PS    Y2, Y2
 	VFMADD213PS  32(R11), Y2, Y1
 	VMOVUPS      Y1, 32(R11)
-	MOVQ         72(AX), R11
+	MOVQ         136(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y1
-	MOVQ         200(AX), R11
+	MOVQ         392(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y1, Y9, Y2
 	VCVTDQ2PS    Y3, Y3
@@ -1688,9 +1688,9 @@ step:
 	VCVTDQ2PS    Y4, Y2
 	VFMADD213PS  32(R11), Y2, Y1
 	VMOVUPS      Y1, 32(R11)
-	MOVQ         80(AX), R11
+	MOVQ         144(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y1
-	MOVQ         208(AX), R11
+	MOVQ         400(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y1, Y9, Y2
 	VCVTDQ2PS    Y5, Y3
@@ -1700,9 +1700,9 @@ step:
 	VCVTDQ2PS    Y6, Y2
 	VFMADD213PS  32(R11), Y2, Y1
 	VMOVUPS      Y1, 32(R11)
-	MOVQ         88(AX), R11
+	MOVQ         152(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y1
-	MOVQ         216(AX), R11
+	MOVQ         408(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y1, Y9, Y2
 	VCVTDQ2PS    Y7, Y3
@@ -1714,7 +1714,7 @@ step:
 	VMOVUPS      Y1, 32(R11)
 	ADDQ         $+32, R8
 	ADDQ         $+4, R10
-	CMPQ         R9, 272(AX)
+	CMPQ         R9, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -1727,18 +1727,18 @@ step:
 TEXT ·int8Rows1AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ t+0(FP), AX
 	MOVQ (AX), CX
-	MOVQ 256(AX), DX
-	MOVQ 264(AX), BX
-	MOVQ 64(AX), R9
-	MOVQ 128(AX), R10
-	MOVQ 296(AX), R11
-	MOVQ 288(AX), R8
+	MOVQ 512(AX), DX
+	MOVQ 520(AX), BX
+	MOVQ 128(AX), R9
+	MOVQ 256(AX), R10
+	MOVQ 552(AX), R11
+	MOVQ 544(AX), R8
 	MOVQ R8, (SP)
 	MOVQ $+0, 8(SP)
 
 tile:
 	VXORPS  Y0, Y0, Y0
-	MOVQ    192(AX), R8
+	MOVQ    384(AX), R8
 	ADDQ    8(SP), R8
 	VMOVUPS Y0, (R8)
 	VMOVUPS Y0, 32(R8)
@@ -1755,7 +1755,7 @@ group:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
-	MOVQ         280(AX), R8
+	MOVQ         536(AX), R8
 
 step:
 	PREFETCHT0   (DX)(R11*1)
@@ -1821,7 +1821,7 @@ step:
 	VPADDD       Y6, Y4, Y4
 	VPADDD       Y7, Y4, Y4
 	VBROADCASTSS (R9)(DI*1), Y1
-	MOVQ         192(AX), R8
+	MOVQ         384(AX), R8
 	ADDQ         8(SP), R8
 	VMULPS       Y1, Y8, Y2
 	VCVTDQ2PS    Y0, Y0
@@ -1833,7 +1833,7 @@ step:
 	VMOVUPS      Y0, 32(R8)
 	ADDQ         $+32, BX
 	ADDQ         $+4, DI
-	CMPQ         SI, 272(AX)
+	CMPQ         SI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -1847,24 +1847,24 @@ TEXT ·int8Rows2AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ t+0(FP), AX
 	MOVQ (AX), CX
 	MOVQ 8(AX), DX
-	MOVQ 256(AX), BX
-	MOVQ 264(AX), SI
-	MOVQ 64(AX), R10
-	MOVQ 128(AX), R11
-	MOVQ 72(AX), R12
-	MOVQ 136(AX), R13
-	MOVQ 296(AX), R14
-	MOVQ 288(AX), R9
+	MOVQ 512(AX), BX
+	MOVQ 520(AX), SI
+	MOVQ 128(AX), R10
+	MOVQ 256(AX), R11
+	MOVQ 136(AX), R12
+	MOVQ 264(AX), R13
+	MOVQ 552(AX), R14
+	MOVQ 544(AX), R9
 	MOVQ R9, (SP)
 	MOVQ $+0, 8(SP)
 
 tile:
 	VXORPS  Y0, Y0, Y0
-	MOVQ    192(AX), R9
+	MOVQ    384(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y0, 32(R9)
-	MOVQ    200(AX), R9
+	MOVQ    392(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y0, 32(R9)
@@ -1882,7 +1882,7 @@ group:
 	VMOVDQA      Y4, Y6
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y7, Y7, Y7
-	MOVQ         280(AX), R9
+	MOVQ         536(AX), R9
 
 step:
 	PREFETCHT0   (BX)(R14*1)
@@ -1968,7 +1968,7 @@ step:
 	VPADDD       Y1, Y0, Y0
 	VPADDD       Y3, Y2, Y2
 	VBROADCASTSS (R10)(R8*1), Y1
-	MOVQ         192(AX), R9
+	MOVQ         384(AX), R9
 	ADDQ         8(SP), R9
 	VMULPS       Y1, Y8, Y3
 	VCVTDQ2PS    Y0, Y0
@@ -1981,7 +1981,7 @@ step:
 	VPADDD       Y5, Y4, Y4
 	VPADDD       Y7, Y6, Y6
 	VBROADCASTSS (R12)(R8*1), Y0
-	MOVQ         200(AX), R9
+	MOVQ         392(AX), R9
 	ADDQ         8(SP), R9
 	VMULPS       Y0, Y8, Y1
 	VCVTDQ2PS    Y4, Y2
@@ -1993,7 +1993,7 @@ step:
 	VMOVUPS      Y0, 32(R9)
 	ADDQ         $+32, SI
 	ADDQ         $+4, R8
-	CMPQ         DI, 272(AX)
+	CMPQ         DI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -2008,24 +2008,24 @@ TEXT ·int8Rows3AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ (AX), CX
 	MOVQ 8(AX), DX
 	MOVQ 16(AX), BX
-	MOVQ 256(AX), SI
-	MOVQ 264(AX), DI
-	MOVQ 296(AX), R11
-	MOVQ 288(AX), R10
+	MOVQ 512(AX), SI
+	MOVQ 520(AX), DI
+	MOVQ 552(AX), R11
+	MOVQ 544(AX), R10
 	MOVQ R10, (SP)
 	MOVQ $+0, 8(SP)
 
 tile:
 	VXORPS  Y0, Y0, Y0
-	MOVQ    192(AX), R10
+	MOVQ    384(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y0, (R10)
 	VMOVUPS Y0, 32(R10)
-	MOVQ    200(AX), R10
+	MOVQ    392(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y0, (R10)
 	VMOVUPS Y0, 32(R10)
-	MOVQ    208(AX), R10
+	MOVQ    400(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y0, (R10)
 	VMOVUPS Y0, 32(R10)
@@ -2033,19 +2033,19 @@ tile:
 	XORQ    R9, R9
 
 group:
-	MOVQ         128(AX), R10
+	MOVQ         256(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y0
 	VPSLLD       $0x04, Y0, Y0
 	VMOVDQA      Y0, Y1
-	MOVQ         136(AX), R10
+	MOVQ         264(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y2
 	VPSLLD       $0x04, Y2, Y2
 	VMOVDQA      Y2, Y3
-	MOVQ         144(AX), R10
+	MOVQ         272(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y4
 	VPSLLD       $0x04, Y4, Y4
 	VMOVDQA      Y4, Y5
-	MOVQ         280(AX), R10
+	MOVQ         536(AX), R10
 
 step:
 	PREFETCHT0   (SI)(R11*1)
@@ -2152,9 +2152,9 @@ step:
 	VPSLLD       $0x10, Y6, Y6
 	VPMOVZXWD    16(DI), Y7
 	VPSLLD       $0x10, Y7, Y7
-	MOVQ         64(AX), R10
+	MOVQ         128(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y8
-	MOVQ         192(AX), R10
+	MOVQ         384(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y8, Y6, Y9
 	VCVTDQ2PS    Y0, Y0
@@ -2164,9 +2164,9 @@ step:
 	VCVTDQ2PS    Y1, Y1
 	VFMADD213PS  32(R10), Y1, Y0
 	VMOVUPS      Y0, 32(R10)
-	MOVQ         72(AX), R10
+	MOVQ         136(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y0
-	MOVQ         200(AX), R10
+	MOVQ         392(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y0, Y6, Y1
 	VCVTDQ2PS    Y2, Y2
@@ -2176,9 +2176,9 @@ step:
 	VCVTDQ2PS    Y3, Y1
 	VFMADD213PS  32(R10), Y1, Y0
 	VMOVUPS      Y0, 32(R10)
-	MOVQ         80(AX), R10
+	MOVQ         144(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y0
-	MOVQ         208(AX), R10
+	MOVQ         400(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y0, Y6, Y1
 	VCVTDQ2PS    Y4, Y2
@@ -2190,7 +2190,7 @@ step:
 	VMOVUPS      Y0, 32(R10)
 	ADDQ         $+32, DI
 	ADDQ         $+4, R9
-	CMPQ         R8, 272(AX)
+	CMPQ         R8, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -2206,28 +2206,28 @@ TEXT ·int8Rows4AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ 8(AX), DX
 	MOVQ 16(AX), BX
 	MOVQ 24(AX), SI
-	MOVQ 256(AX), DI
-	MOVQ 264(AX), R8
-	MOVQ 296(AX), R12
-	MOVQ 288(AX), R11
+	MOVQ 512(AX), DI
+	MOVQ 520(AX), R8
+	MOVQ 552(AX), R12
+	MOVQ 544(AX), R11
 	MOVQ R11, (SP)
 	MOVQ $+0, 8(SP)
 
 tile:
 	VXORPS  Y0, Y0, Y0
-	MOVQ    192(AX), R11
+	MOVQ    384(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y0, (R11)
 	VMOVUPS Y0, 32(R11)
-	MOVQ    200(AX), R11
+	MOVQ    392(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y0, (R11)
 	VMOVUPS Y0, 32(R11)
-	MOVQ    208(AX), R11
+	MOVQ    400(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y0, (R11)
 	VMOVUPS Y0, 32(R11)
-	MOVQ    216(AX), R11
+	MOVQ    408(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y0, (R11)
 	VMOVUPS Y0, 32(R11)
@@ -2235,23 +2235,23 @@ tile:
 	XORQ    R10, R10
 
 group:
-	MOVQ         128(AX), R11
+	MOVQ         256(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y0
 	VPSLLD       $0x04, Y0, Y0
 	VMOVDQA      Y0, Y1
-	MOVQ         136(AX), R11
+	MOVQ         264(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y2
 	VPSLLD       $0x04, Y2, Y2
 	VMOVDQA      Y2, Y3
-	MOVQ         144(AX), R11
+	MOVQ         272(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y4
 	VPSLLD       $0x04, Y4, Y4
 	VMOVDQA      Y4, Y5
-	MOVQ         152(AX), R11
+	MOVQ         280(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y6
 	VPSLLD       $0x04, Y6, Y6
 	VMOVDQA      Y6, Y7
-	MOVQ         280(AX), R11
+	MOVQ         536(AX), R11
 
 step:
 	PREFETCHT0   (DI)(R12*1)
@@ -2382,9 +2382,9 @@ step:
 	VPSLLD       $0x10, Y8, Y8
 	VPMOVZXWD    16(R8), Y9
 	VPSLLD       $0x10, Y9, Y9
-	MOVQ         64(AX), R11
+	MOVQ         128(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y10
-	MOVQ         192(AX), R11
+	MOVQ         384(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y10, Y8, Y11
 	VCVTDQ2PS    Y0, Y0
@@ -2394,9 +2394,9 @@ step:
 	VCVTDQ2PS    Y1, Y1
 	VFMADD213PS  32(R11), Y1, Y0
 	VMOVUPS      Y0, 32(R11)
-	MOVQ         72(AX), R11
+	MOVQ         136(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y0
-	MOVQ         200(AX), R11
+	MOVQ         392(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y0, Y8, Y1
 	VCVTDQ2PS    Y2, Y2
@@ -2406,9 +2406,9 @@ step:
 	VCVTDQ2PS    Y3, Y1
 	VFMADD213PS  32(R11), Y1, Y0
 	VMOVUPS      Y0, 32(R11)
-	MOVQ         80(AX), R11
+	MOVQ         144(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y0
-	MOVQ         208(AX), R11
+	MOVQ         400(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y0, Y8, Y1
 	VCVTDQ2PS    Y4, Y2
@@ -2418,9 +2418,9 @@ step:
 	VCVTDQ2PS    Y5, Y1
 	VFMADD213PS  32(R11), Y1, Y0
 	VMOVUPS      Y0, 32(R11)
-	MOVQ         88(AX), R11
+	MOVQ         152(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y0
-	MOVQ         216(AX), R11
+	MOVQ         408(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y0, Y8, Y1
 	VCVTDQ2PS    Y6, Y2
@@ -2432,7 +2432,7 @@ step:
 	VMOVUPS      Y0, 32(R11)
 	ADDQ         $+32, R8
 	ADDQ         $+4, R10
-	CMPQ         R9, 272(AX)
+	CMPQ         R9, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -2445,18 +2445,18 @@ step:
 TEXT ·q8Rows1AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ t+0(FP), AX
 	MOVQ (AX), CX
-	MOVQ 256(AX), DX
-	MOVQ 264(AX), BX
-	MOVQ 64(AX), R9
-	MOVQ 128(AX), R10
-	MOVQ 296(AX), R11
-	MOVQ 288(AX), R8
+	MOVQ 512(AX), DX
+	MOVQ 520(AX), BX
+	MOVQ 128(AX), R9
+	MOVQ 256(AX), R10
+	MOVQ 552(AX), R11
+	MOVQ 544(AX), R8
 	MOVQ R8, (SP)
 	MOVQ $+0, 8(SP)
 
 tile:
 	VXORPS  Y0, Y0, Y0
-	MOVQ    192(AX), R8
+	MOVQ    384(AX), R8
 	ADDQ    8(SP), R8
 	VMOVUPS Y0, (R8)
 	VMOVUPS Y0, 32(R8)
@@ -2473,7 +2473,7 @@ group:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
-	MOVQ         280(AX), R8
+	MOVQ         536(AX), R8
 
 step:
 	PREFETCHT0   (DX)(R11*1)
@@ -2537,7 +2537,7 @@ step:
 	VPADDD       Y6, Y4, Y4
 	VPADDD       Y7, Y4, Y4
 	VBROADCASTSS (R9)(DI*1), Y1
-	MOVQ         192(AX), R8
+	MOVQ         384(AX), R8
 	ADDQ         8(SP), R8
 	VMULPS       Y1, Y8, Y2
 	VCVTDQ2PS    Y0, Y0
@@ -2549,7 +2549,7 @@ step:
 	VMOVUPS      Y0, 32(R8)
 	ADDQ         $+32, BX
 	ADDQ         $+4, DI
-	CMPQ         SI, 272(AX)
+	CMPQ         SI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -2563,24 +2563,24 @@ TEXT ·q8Rows2AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ t+0(FP), AX
 	MOVQ (AX), CX
 	MOVQ 8(AX), DX
-	MOVQ 256(AX), BX
-	MOVQ 264(AX), SI
-	MOVQ 64(AX), R10
-	MOVQ 128(AX), R11
-	MOVQ 72(AX), R12
-	MOVQ 136(AX), R13
-	MOVQ 296(AX), R14
-	MOVQ 288(AX), R9
+	MOVQ 512(AX), BX
+	MOVQ 520(AX), SI
+	MOVQ 128(AX), R10
+	MOVQ 256(AX), R11
+	MOVQ 136(AX), R12
+	MOVQ 264(AX), R13
+	MOVQ 552(AX), R14
+	MOVQ 544(AX), R9
 	MOVQ R9, (SP)
 	MOVQ $+0, 8(SP)
 
 tile:
 	VXORPS  Y0, Y0, Y0
-	MOVQ    192(AX), R9
+	MOVQ    384(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y0, 32(R9)
-	MOVQ    200(AX), R9
+	MOVQ    392(AX), R9
 	ADDQ    8(SP), R9
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y0, 32(R9)
@@ -2598,7 +2598,7 @@ group:
 	VMOVDQA      Y4, Y6
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y7, Y7, Y7
-	MOVQ         280(AX), R9
+	MOVQ         536(AX), R9
 
 step:
 	PREFETCHT0   (BX)(R14*1)
@@ -2682,7 +2682,7 @@ step:
 	VPADDD       Y1, Y0, Y0
 	VPADDD       Y3, Y2, Y2
 	VBROADCASTSS (R10)(R8*1), Y1
-	MOVQ         192(AX), R9
+	MOVQ         384(AX), R9
 	ADDQ         8(SP), R9
 	VMULPS       Y1, Y8, Y3
 	VCVTDQ2PS    Y0, Y0
@@ -2695,7 +2695,7 @@ step:
 	VPADDD       Y5, Y4, Y4
 	VPADDD       Y7, Y6, Y6
 	VBROADCASTSS (R12)(R8*1), Y0
-	MOVQ         200(AX), R9
+	MOVQ         392(AX), R9
 	ADDQ         8(SP), R9
 	VMULPS       Y0, Y8, Y1
 	VCVTDQ2PS    Y4, Y2
@@ -2707,7 +2707,7 @@ step:
 	VMOVUPS      Y0, 32(R9)
 	ADDQ         $+32, SI
 	ADDQ         $+4, R8
-	CMPQ         DI, 272(AX)
+	CMPQ         DI, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -2722,24 +2722,24 @@ TEXT ·q8Rows3AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ (AX), CX
 	MOVQ 8(AX), DX
 	MOVQ 16(AX), BX
-	MOVQ 256(AX), SI
-	MOVQ 264(AX), DI
-	MOVQ 296(AX), R11
-	MOVQ 288(AX), R10
+	MOVQ 512(AX), SI
+	MOVQ 520(AX), DI
+	MOVQ 552(AX), R11
+	MOVQ 544(AX), R10
 	MOVQ R10, (SP)
 	MOVQ $+0, 8(SP)
 
 tile:
 	VXORPS  Y0, Y0, Y0
-	MOVQ    192(AX), R10
+	MOVQ    384(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y0, (R10)
 	VMOVUPS Y0, 32(R10)
-	MOVQ    200(AX), R10
+	MOVQ    392(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y0, (R10)
 	VMOVUPS Y0, 32(R10)
-	MOVQ    208(AX), R10
+	MOVQ    400(AX), R10
 	ADDQ    8(SP), R10
 	VMOVUPS Y0, (R10)
 	VMOVUPS Y0, 32(R10)
@@ -2747,19 +2747,19 @@ tile:
 	XORQ    R9, R9
 
 group:
-	MOVQ         128(AX), R10
+	MOVQ         256(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y0
 	VPSLLD       $0x04, Y0, Y0
 	VMOVDQA      Y0, Y1
-	MOVQ         136(AX), R10
+	MOVQ         264(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y2
 	VPSLLD       $0x04, Y2, Y2
 	VMOVDQA      Y2, Y3
-	MOVQ         144(AX), R10
+	MOVQ         272(AX), R10
 	VPBROADCASTD (R10)(R9*1), Y4
 	VPSLLD       $0x04, Y4, Y4
 	VMOVDQA      Y4, Y5
-	MOVQ         280(AX), R10
+	MOVQ         536(AX), R10
 
 step:
 	PREFETCHT0   (SI)(R11*1)
@@ -2864,9 +2864,9 @@ step:
 	JNZ          step
 	VCVTPH2PS    (DI), Y6
 	VCVTPH2PS    16(DI), Y7
-	MOVQ         64(AX), R10
+	MOVQ         128(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y8
-	MOVQ         192(AX), R10
+	MOVQ         384(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y8, Y6, Y9
 	VCVTDQ2PS    Y0, Y0
@@ -2876,9 +2876,9 @@ step:
 	VCVTDQ2PS    Y1, Y1
 	VFMADD213PS  32(R10), Y1, Y0
 	VMOVUPS      Y0, 32(R10)
-	MOVQ         72(AX), R10
+	MOVQ         136(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y0
-	MOVQ         200(AX), R10
+	MOVQ         392(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y0, Y6, Y1
 	VCVTDQ2PS    Y2, Y2
@@ -2888,9 +2888,9 @@ step:
 	VCVTDQ2PS    Y3, Y1
 	VFMADD213PS  32(R10), Y1, Y0
 	VMOVUPS      Y0, 32(R10)
-	MOVQ         80(AX), R10
+	MOVQ         144(AX), R10
 	VBROADCASTSS (R10)(R9*1), Y0
-	MOVQ         208(AX), R10
+	MOVQ         400(AX), R10
 	ADDQ         8(SP), R10
 	VMULPS       Y0, Y6, Y1
 	VCVTDQ2PS    Y4, Y2
@@ -2902,7 +2902,7 @@ step:
 	VMOVUPS      Y0, 32(R10)
 	ADDQ         $+32, DI
 	ADDQ         $+4, R9
-	CMPQ         R8, 272(AX)
+	CMPQ         R8, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)
@@ -2918,28 +2918,28 @@ TEXT ·q8Rows4AVXVNNI(SB), NOSPLIT, $16-8
 	MOVQ 8(AX), DX
 	MOVQ 16(AX), BX
 	MOVQ 24(AX), SI
-	MOVQ 256(AX), DI
-	MOVQ 264(AX), R8
-	MOVQ 296(AX), R12
-	MOVQ 288(AX), R11
+	MOVQ 512(AX), DI
+	MOVQ 520(AX), R8
+	MOVQ 552(AX), R12
+	MOVQ 544(AX), R11
 	MOVQ R11, (SP)
 	MOVQ $+0, 8(SP)
 
 tile:
 	VXORPS  Y0, Y0, Y0
-	MOVQ    192(AX), R11
+	MOVQ    384(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y0, (R11)
 	VMOVUPS Y0, 32(R11)
-	MOVQ    200(AX), R11
+	MOVQ    392(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y0, (R11)
 	VMOVUPS Y0, 32(R11)
-	MOVQ    208(AX), R11
+	MOVQ    400(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y0, (R11)
 	VMOVUPS Y0, 32(R11)
-	MOVQ    216(AX), R11
+	MOVQ    408(AX), R11
 	ADDQ    8(SP), R11
 	VMOVUPS Y0, (R11)
 	VMOVUPS Y0, 32(R11)
@@ -2947,23 +2947,23 @@ tile:
 	XORQ    R10, R10
 
 group:
-	MOVQ         128(AX), R11
+	MOVQ         256(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y0
 	VPSLLD       $0x04, Y0, Y0
 	VMOVDQA      Y0, Y1
-	MOVQ         136(AX), R11
+	MOVQ         264(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y2
 	VPSLLD       $0x04, Y2, Y2
 	VMOVDQA      Y2, Y3
-	MOVQ         144(AX), R11
+	MOVQ         272(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y4
 	VPSLLD       $0x04, Y4, Y4
 	VMOVDQA      Y4, Y5
-	MOVQ         152(AX), R11
+	MOVQ         280(AX), R11
 	VPBROADCASTD (R11)(R10*1), Y6
 	VPSLLD       $0x04, Y6, Y6
 	VMOVDQA      Y6, Y7
-	MOVQ         280(AX), R11
+	MOVQ         536(AX), R11
 
 step:
 	PREFETCHT0   (DI)(R12*1)
@@ -3092,9 +3092,9 @@ step:
 	JNZ          step
 	VCVTPH2PS    (R8), Y8
 	VCVTPH2PS    16(R8), Y9
-	MOVQ         64(AX), R11
+	MOVQ         128(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y10
-	MOVQ         192(AX), R11
+	MOVQ         384(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y10, Y8, Y11
 	VCVTDQ2PS    Y0, Y0
@@ -3104,9 +3104,9 @@ step:
 	VCVTDQ2PS    Y1, Y1
 	VFMADD213PS  32(R11), Y1, Y0
 	VMOVUPS      Y0, 32(R11)
-	MOVQ         72(AX), R11
+	MOVQ         136(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y0
-	MOVQ         200(AX), R11
+	MOVQ         392(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y0, Y8, Y1
 	VCVTDQ2PS    Y2, Y2
@@ -3116,9 +3116,9 @@ step:
 	VCVTDQ2PS    Y3, Y1
 	VFMADD213PS  32(R11), Y1, Y0
 	VMOVUPS      Y0, 32(R11)
-	MOVQ         80(AX), R11
+	MOVQ         144(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y0
-	MOVQ         208(AX), R11
+	MOVQ         400(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y0, Y8, Y1
 	VCVTDQ2PS    Y4, Y2
@@ -3128,9 +3128,9 @@ step:
 	VCVTDQ2PS    Y5, Y1
 	VFMADD213PS  32(R11), Y1, Y0
 	VMOVUPS      Y0, 32(R11)
-	MOVQ         88(AX), R11
+	MOVQ         152(AX), R11
 	VBROADCASTSS (R11)(R10*1), Y0
-	MOVQ         216(AX), R11
+	MOVQ         408(AX), R11
 	ADDQ         8(SP), R11
 	VMULPS       Y0, Y8, Y1
 	VCVTDQ2PS    Y6, Y2
@@ -3142,7 +3142,7 @@ step:
 	VMOVUPS      Y0, 32(R11)
 	ADDQ         $+32, R8
 	ADDQ         $+4, R10
-	CMPQ         R9, 272(AX)
+	CMPQ         R9, 528(AX)
 	JLT          group
 	ADDQ         $+64, 8(SP)
 	DECQ         (SP)

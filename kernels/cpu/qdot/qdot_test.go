@@ -3,6 +3,7 @@ package qdot
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"testing"
 	"unsafe"
 
@@ -18,8 +19,9 @@ func TestTileLayout(t *testing.T) {
 	got := []uintptr{
 		unsafe.Offsetof(tile.X), unsafe.Offsetof(tile.Scale), unsafe.Offsetof(tile.Bias), unsafe.Offsetof(tile.Out), unsafe.Offsetof(tile.W),
 		unsafe.Offsetof(tile.S), unsafe.Offsetof(tile.K), unsafe.Offsetof(tile.Steps), unsafe.Offsetof(tile.Tiles), unsafe.Offsetof(tile.Ahead),
+		unsafe.Offsetof(tile.rows), unsafe.Offsetof(tile.scratch), unsafe.Offsetof(tile.tileBytes), unsafe.Offsetof(tile.scaleBytes),
 	}
-	if want := []uintptr{0, 64, 128, 192, 256, 264, 272, 280, 288, 296}; fmt.Sprint(got) != fmt.Sprint(want) {
+	if want := []uintptr{0, 128, 256, 384, 512, 520, 528, 536, 544, 552, 560, 568, 576, 584}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("offsets %v, the assembly has %v", got, want)
 	}
 }
@@ -66,7 +68,7 @@ func random(seed uint64, e *tensor.Encoding) fill {
 }
 
 // run computes the product at one level with rows in guarded memory.
-func (p *problem) run(fs *Funcs, misalign, ahead int) ([]float32, error) {
+func (p *problem) run(fs Funcs, misalign, ahead int) ([]float32, error) {
 	t := &Tile{
 		W: unsafe.Pointer(p.values.First()), S: unsafe.Pointer(p.scales.First()),
 		K: p.x.Cols, Steps: p.x.Group / 32, Tiles: p.w.Bands(), Ahead: ahead,
@@ -80,8 +82,7 @@ func (p *problem) run(fs *Funcs, misalign, ahead int) ([]float32, error) {
 		outs = append(outs, kerneltest.Guard[float32](p.w.Rows, 4*(misalign+3*m)%64))
 		t.Out[m] = outs[m].First()
 	}
-	kernels := fs.Of[p.w.Encoding]
-	kernels[p.rows](t)
+	fs[p.w.Encoding][p.rows](t)
 	var got []float32
 	for _, out := range outs {
 		if err := out.Check(); err != nil {
@@ -100,13 +101,23 @@ func (p *problem) want() []float32 {
 
 var encodings = []*tensor.Encoding{tensor.INT3, tensor.INT4, tensor.INT8, tensor.Q8_0}
 
+// rowsOf lists numbers of rows that tiles take: all, but of tiles of many rows, which loop over them, some.
+func rowsOf(k Kernels) (list []int) {
+	for rows := 1; rows <= k.Most(); rows++ {
+		if rows <= 5 || k.Most() <= 8 || rows == 11 || rows == k.Most() {
+			list = append(list, rows)
+		}
+	}
+	return list
+}
+
 // variants runs f for every level, encoding and number of rows. Level AVX512 has no tiles of its own
 // on a processor without VNNI.
-func variants(t *testing.T, f func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int)) {
+func variants(t *testing.T, f func(t *testing.T, fs Funcs, e *tensor.Encoding, rows int)) {
 	for _, l := range level.Available() {
 		fs := At(l)
 		for _, e := range encodings {
-			for rows := 1; rows <= fs.Most; rows++ {
+			for _, rows := range rowsOf(fs[e]) {
 				t.Run(fmt.Sprintf("%s/%s/m%d", l, e.Name(), rows), func(t *testing.T) { f(t, fs, e, rows) })
 			}
 		}
@@ -114,8 +125,8 @@ func variants(t *testing.T, f func(t *testing.T, fs *Funcs, e *tensor.Encoding, 
 }
 
 func TestTiles(t *testing.T) {
-	variants(t, func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int) {
-		for i, size := range [][3]int{{1, 32, 32}, {2, 64, 32}, {1, 64, 64}, {3, 96, 96}, {2, 128, 64}, {1, 256, 128}, {5, 384, 128}, {2, 352, 32}, {1, 1408, 1408}, {2, 2048, 128}} {
+	variants(t, func(t *testing.T, fs Funcs, e *tensor.Encoding, rows int) {
+		for i, size := range [][3]int{{1, 32, 32}, {2, 64, 32}, {1, 64, 64}, {3, 96, 96}, {2, 128, 64}, {1, 256, 128}, {5, 384, 128}, {37, 64, 32}, {2, 352, 32}, {1, 1408, 1408}, {2, 2048, 128}} {
 			p := newProblem(rows, size[0], size[1], size[2], e, uint64(i), random(uint64(i), e))
 			got, err := p.run(fs, i, 4096*(i%3))
 			if err != nil {
@@ -134,11 +145,11 @@ func TestTilesWithoutVNNI(t *testing.T) {
 	defer level.WithoutVNNI()()
 	for _, l := range level.Available() {
 		fs := At(l)
-		if l == level.AVX512 && fs != At(level.AVX2) {
+		if l == level.AVX512 && reflect.ValueOf(fs).Pointer() != reflect.ValueOf(At(level.AVX2)).Pointer() {
 			t.Fatal("a processor without VNNI was given its instructions")
 		}
 		for _, e := range encodings {
-			for rows := 1; rows <= fs.Most; rows++ {
+			for _, rows := range rowsOf(fs[e]) {
 				p := newProblem(rows, 3, 256, 64, e, 1, random(1, e))
 				got, err := p.run(fs, 1, 4096)
 				if err != nil {
@@ -155,7 +166,7 @@ func TestTilesWithoutVNNI(t *testing.T) {
 // The largest sums there can be, where 16-bit arithmetic would saturate and a group of 65536
 // columns comes near the limits of 32 bits.
 func TestTilesOfExtremes(t *testing.T) {
-	variants(t, func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int) {
+	variants(t, func(t *testing.T, fs Funcs, e *tensor.Encoding, rows int) {
 		lo, hi := e.Range()
 		for name, f := range map[string]fill{
 			"lowest":   func(int) (int, int) { return lo, 127 },
@@ -200,7 +211,7 @@ func TestTilesOfExtremes(t *testing.T) {
 
 // A scale of NaN (a row that was not finite) makes the whole row NaN, no other.
 func TestTilesSpreadNaN(t *testing.T) {
-	variants(t, func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int) {
+	variants(t, func(t *testing.T, fs Funcs, e *tensor.Encoding, rows int) {
 		p := newProblem(rows, 2, 128, 32, e, 1, random(1, e))
 		p.x.Scale[2] = float32(math.NaN())
 		got, err := p.run(fs, 0, 0)
@@ -221,21 +232,22 @@ func BenchmarkTile(b *testing.B) {
 		fs := At(l)
 		for _, e := range encodings {
 			for _, group := range []int{32, 128, 2048} {
-				for _, m := range []int{1, 2, 3, 4, 6, 8} {
-					if m > fs.Most {
+				for _, m := range []int{1, 2, 3, 4, 6, 8, 12, 16} {
+					if m > fs[e].Most() {
 						continue
 					}
 					b.Run(fmt.Sprintf("%s/%s/g%d/m%d", l, e.Name(), group, m), func(b *testing.B) {
 						const k, tiles = 2048, 16
 						p := newProblem(m, tiles, k, group, e, 1, random(1, e))
 						t := &Tile{W: unsafe.Pointer(p.values.First()), S: unsafe.Pointer(p.scales.First()), K: k, Steps: group / 32, Tiles: tiles}
-						out := make([]float32, m*16*tiles)
+						const stride = k + 64 // as the device has it, so that rows do not meet in one place of the first-level cache
+						x, out := make([]int8, m*stride), make([]float32, m*16*tiles)
 						for i := range m {
-							t.X[i], t.Scale[i], t.Bias[i] = &p.x.Q[i*k], &p.x.Scale[i*k/group], &p.x.Bias[i*k/group]
+							copy(x[i*stride:], p.x.Q[i*k:(i+1)*k])
+							t.X[i], t.Scale[i], t.Bias[i] = &x[i*stride], &p.x.Scale[i*k/group], &p.x.Bias[i*k/group]
 							t.Out[i] = &out[i*16*tiles]
 						}
-						kernel := fs.Of[p.w.Encoding][m]
-						ns := kerneltest.Quartile(b, 1, func() { kernel(t) })
+						ns := kerneltest.Quartile(b, 1, func() { fs[e][m](t) })
 						kerneltest.Report(b, ns, p.w.ValueBytes()+p.w.ScaleBytes(), 2*m*16*tiles*k)
 					})
 				}

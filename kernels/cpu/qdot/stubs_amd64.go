@@ -24,6 +24,11 @@ func int3Rows3AVX2(t *Tile)
 //go:noescape
 func int3Rows4AVX2(t *Tile)
 
+// int4ManyAVX2 multiplies t.Rows rows of activations with t.Tiles tiles of INT4 weights, at most 16.
+//
+//go:noescape
+func int4ManyAVX2(t *Tile)
+
 // int4Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of INT4 weights.
 //
 //go:noescape
@@ -33,16 +38,6 @@ func int4Rows1AVX2(t *Tile)
 //
 //go:noescape
 func int4Rows2AVX2(t *Tile)
-
-// int4Rows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of INT4 weights.
-//
-//go:noescape
-func int4Rows3AVX2(t *Tile)
-
-// int4Rows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of INT4 weights.
-//
-//go:noescape
-func int4Rows4AVX2(t *Tile)
 
 // int8Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of INT8 weights.
 //

@@ -5,4 +5,4 @@ package qdot
 import "krater/kernels/cpu/level"
 
 // vector: this build has no assembly.
-func vector(level.Level) *Funcs { return nil }
+func vector(level.Level) Funcs { return nil }
