@@ -2,17 +2,17 @@ package stages
 
 import "errors"
 
-// Start-up.
+// Errors of Limits.For.
 var (
-	// ErrLimits: sizes that no step could run in.
+	// ErrLimits: no step can run within the limits.
 	ErrLimits = errors.New("stages: impossible limits")
 )
 
-// Each step.
+// Errors of a step.
 var (
-	// ErrBatch: a batch that contradicts itself or exceeds the limits; nothing
+	// ErrBatch: the fields of the batch contradict each other or exceed the limits. Nothing
 	// was computed.
 	ErrBatch = errors.New("stages: bad batch")
-	// ErrNotFinite: keys or values of a token are not finite, so nothing that reads them is of use.
+	// ErrNotFinite: keys or values of a token are not finite, so results that depend on them are invalid.
 	ErrNotFinite = errors.New("keys or values are NaN or infinite")
 )

@@ -2,9 +2,9 @@ package stages
 
 import "krater/kernels/device"
 
-// Fill makes st hold the step b on the only rank there is: it fills the step and loads it.
-// b is not kept; it may be st.Step. b.From must not be filled again before s has submitted the
-// step. On an error (ErrBatch) the former step is gone and nothing runs.
+// Fill copies the step b to st, if there is only one rank, and loads it. b is not kept; it may be
+// st.Step. b.From must not be filled again before s has submitted the step. After an error (ErrBatch)
+// st has no step, and nothing runs.
 func (st *State) Fill(s device.Stream, b *Step) error {
 	st.T = 0
 	if err := st.Step.Fill(b); err != nil {
@@ -18,8 +18,8 @@ func (st *State) Fill(s device.Stream, b *Step) error {
 	return nil
 }
 
-// Load makes the rank's rows those of the step: it lays out what layers read and copies that to the
-// device on s. It comes after Step.Fill. The step begins with Begin.
+// Load prepares the rank's rows for the step: it builds the inputs of the layers and copies them to the
+// device on s. The caller calls it after Step.Fill, and then Begin.
 func (st *State) Load(s device.Stream) {
 	if err := st.checkChanges(); err != nil {
 		panic(err)
@@ -52,7 +52,7 @@ func (st *State) Load(s device.Stream) {
 	st.sendInputs(s)
 }
 
-// Begin begins the work of a step that was loaded, after all copies of its rows to the device.
+// Begin begins the work of a loaded step, after all copies of its rows to the device.
 func (st *State) Begin(s device.Stream) {
 	if st.repeated = s.Repeat(st.stepKey()); !st.repeated {
 		st.takeTokens(s)
@@ -93,8 +93,8 @@ func (st *State) begins() bool {
 	return false
 }
 
-// Repeated reports whether the stream given to Begin has replayed the whole step: embed and groups
-// must not run then, and head only fetches results.
+// Repeated reports whether the stream given to Begin has replayed the whole step. Then embed and groups
+// must not run, and head only fetches results.
 func (r *Rows) Repeated() bool { return r.repeated }
 
 // view cuts the matrices to the rows of the step.

@@ -112,7 +112,7 @@ func (st *State) putChanges(s device.Stream, at int) int {
 	return at + 2*n
 }
 
-// LogitChanges are the changes of the step's logits before the device chooses tokens; ok is false if
+// LogitChanges returns the changes of the step's logits before the device chooses tokens; ok is false if
 // there are none.
 func (st *State) LogitChanges() (c device.LogitChanges, ok bool) {
 	if !st.changed {

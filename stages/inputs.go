@@ -154,12 +154,12 @@ func (l Limits) columns() int {
 	return 4
 }
 
-// PrefillSpans are the batch's prompts in the form that operators take.
+// PrefillSpans returns the spans of the batch's prompts in the form that operators take.
 func (r *Rows) PrefillSpans() device.Spans {
 	return device.Spans{List: r.Prefill, Table: r.table()}
 }
 
-// DecodeSpans are the batch's generated rows.
+// DecodeSpans returns the spans of the batch's generated rows in the form that operators take.
 func (r *Rows) DecodeSpans() device.Spans {
 	return device.Spans{List: r.Decode, Decode: true, Table: r.table()}
 }

@@ -8,41 +8,40 @@ import (
 	"krater/stages/model"
 )
 
-// Limits bounds what a step may hold; states, scratch memory, rope tables and
-// KV caches are allocated for it once.
+// Limits bounds the size of a step. States, scratch memory, rope tables and KV
+// caches are allocated for it once.
 type Limits struct {
 	Tokens int // rows of a batch
-	// Window is the rows that layers work on at once; 0: all of a batch. A batch of more
-	// goes through them in pieces: State.Look.
+	// Window is the number of rows that layers compute at once; 0: all of a batch. A larger batch
+	// goes through the layers in pieces: State.Look.
 	Window      int
 	Seqs        int // spans of a batch
 	LogitRows   int // rows of logits of a batch; 0: Seqs
 	Blocks      int // blocks of the KV cache
 	BlockTokens int // tokens of a block
-	HostBlocks  int // blocks beside the cache, in host memory: Save, Load
-	Context     int // positions of a sequence; 0: what model and cache allow
-	// Snapshots is how many states of sequences are kept beside those of Seqs running ones, at
-	// ends of blocks, so that others can go on from there; 0: as many as Seqs. A model whose state
-	// is all in blocks has none.
+	HostBlocks  int // blocks in host memory, for Save and Load
+	Context     int // positions of a sequence; 0: as many as model and cache allow
+	// Snapshots is the number of places for copies of sequences' states, taken at ends of blocks so that
+	// other sequences can continue from there; 0: Seqs. A model whose state is all in blocks has none.
 	Snapshots int
 	// WindowBlocks is the number of window blocks, for the layers that see only the newest tokens. If
 	// it is 0 or more than Blocks, these layers keep the rows of all tokens, in Blocks.
 	WindowBlocks int
-	// QuantGroup is the columns that share a scale where rows of H are quantised; 0:
+	// QuantGroup is the number of columns that share a scale if rows of H are quantised; 0:
 	// no layer is kept as integers.
 	QuantGroup int
-	// Queues is how many batches an accelerator may compute at the same time; 0: 1. Batches of one
-	// queue (Step.Queue) follow one another.
+	// Queues is the number of batches that an accelerator may compute at the same time; 0: 1. Batches of
+	// one queue (Step.Queue) run one after another.
 	Queues int
 
-	// ChosenRow is the bytes of the widest row of state that is Chosen (model.State) if such rows lie in host memory, where an
-	// accelerator reads what is chosen; 0: they lie in its own.
+	// ChosenRow is the size in bytes of the widest row of state that is Chosen (model.State), if such rows are in host memory
+	// and an accelerator reads the chosen ones from there; 0: they are in the accelerator's memory.
 	ChosenRow int
 
 	sees int // the most tokens that a layer with a window sees; 0 if WindowBlocks is 0
 }
 
-// For fills in defaults for a model and checks the rest.
+// For returns l with the defaults for a model, or an error if a limit is impossible.
 func (l Limits) For(cfg *model.Config) (Limits, error) {
 	if l.Window < 0 || l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 || l.Queues < 0 || l.HostBlocks < 0 || l.Snapshots < 0 || l.WindowBlocks < 0 {
 		return l, fmt.Errorf("%w: tokens %d, window %d, seqs %d, blocks %d, block tokens %d, logit rows %d, context %d",

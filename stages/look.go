@@ -2,7 +2,7 @@ package stages
 
 import "krater/kernels/device"
 
-// Windows is the number of pieces in which layers take the batch.
+// Windows returns the number of pieces in which the batch goes through the layers.
 func (st *State) Windows() int { return st.lim.windows(st.Total()) }
 
 // window is rows [from, to) of piece i.
@@ -11,10 +11,10 @@ func (st *State) window(i int) (from, to int) {
 	return from, min(from+st.lim.LayerRows(), st.Total())
 }
 
-// Look selects piece i of the batch, of Windows, for layers: until Whole, T, the matrices,
-// Prefill and Decode describe its rows. The content of Hidden and of the KV cache stays;
-// everything else belongs to the piece, so nothing may be Pending. A batch of one piece
-// needs no Look; one of several pieces needs it before layers run.
+// Look selects piece i of the batch, of Windows, for layers: until Whole is called, T, the matrices,
+// Prefill and Decode describe its rows. Hidden and the KV cache keep their contents. The contents of
+// all other matrices belong to the piece, so nothing may be Pending. A batch of several pieces needs
+// Look before layers run; a batch of one piece does not.
 func (st *State) Look(i int) {
 	st.piece(st.window(i))
 	if st.layout != nil {
@@ -25,7 +25,7 @@ func (st *State) Look(i int) {
 	}
 }
 
-// Whole ends Look: embed and head see all rows.
+// Whole undoes Look, so that embed and head see all rows.
 func (st *State) Whole() { st.piece(0, st.Total()) }
 
 // piece cuts the matrices and spans to rows [from, to) of the batch.

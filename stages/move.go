@@ -32,8 +32,8 @@ func (k MoveKind) String() string {
 	return "invalid"
 }
 
-// Move copies a block, or the state that a sequence has beside its blocks, in every layer.
-// Nothing else may write From or use To until the batch that carries it is back.
+// Move copies a block, or a sequence's state outside of blocks, in every layer. Until the batch with the
+// move is back, nothing else may write From or use To.
 type Move struct {
 	Kind     MoveKind
 	From, To int32

@@ -3,7 +3,7 @@ package stages
 import "krater/kernels/device"
 
 // Program collects the operators of a batch's step and sends them to the device as one list, so that
-// the device may compute several as one.
+// the device can fuse them.
 type Program struct {
 	device.List
 	dev   device.Device
@@ -12,8 +12,8 @@ type Program struct {
 	st    *State
 }
 
-// On returns the program of st for operators on s. It first sends what was appended for another
-// stream.
+// On returns the program of st for operators on s. It first sends operators that were appended for
+// another stream.
 func (st *State) On(dev device.Device, s device.Stream, probe Probe) *Program {
 	p := &st.program
 	if p.s != s {
@@ -23,7 +23,7 @@ func (st *State) On(dev device.Device, s device.Stream, probe Probe) *Program {
 	return p
 }
 
-// Send enqueues what was appended and has not been sent.
+// Send enqueues the appended operators that have not been sent.
 func (p *Program) Send() {
 	if len(p.Ops) == 0 {
 		return
@@ -33,7 +33,7 @@ func (p *Program) Send() {
 	p.dev.Run(p.s, l)
 }
 
-// Observe sends what was appended and shows m to the probe; without a probe it does nothing.
+// Observe sends the appended operators and passes m to the probe. Without a probe it does nothing.
 func (p *Program) Observe(layer int, op string, m device.Mat) {
 	if p.probe != nil {
 		p.Send()
@@ -48,12 +48,12 @@ func (p *Program) Probed() bool { return p.probe != nil }
 // quantised.
 type Input struct {
 	X device.Mat
-	// Q is memory for the rows as integers, in the groups of the layers that take them; absent if
-	// no layer has integer weights.
+	// Q is memory for the rows as integers, in groups of the size that layers take; absent if no layer
+	// has integer weights.
 	Q device.QRows
 }
 
-// NewInput returns an input whose rows are x; q has at least as many rows.
+// NewInput returns an input with the rows x. q must have at least as many rows.
 func NewInput(x device.Mat, q device.QRows) Input {
 	if !q.Zero() {
 		q = q.RowRange(0, x.Rows)

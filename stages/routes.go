@@ -2,9 +2,9 @@ package stages
 
 import "krater/kernels/device"
 
-// Routing has RouterIDs be where the router of a layer of the model writes its choice. On an
-// accelerator every layer has a place of its own until the state's next step, so that the
-// host may learn of all of them when the step has ended (FetchRoutes); elsewhere layers
+// Routing sets RouterIDs to the matrix into which the router of a layer of the model writes its choice.
+// On an accelerator every layer has a matrix of its own until the state's next step, so that the host
+// can fetch the choices of all layers when the step has ended (FetchRoutes). On other devices layers
 // share one.
 func (st *State) Routing(layer int) {
 	if st.moe == nil {
@@ -14,9 +14,9 @@ func (st *State) Routing(layer int) {
 	st.RouterIDs = st.full.routerIDs.RowRange(from, from+st.T)
 }
 
-// FetchRoutes enqueues the copy of what all routers chose in the step to the host, in one
-// piece however many layers and rows there are; it does nothing where Routes has nothing.
-// It may come behind a step that is Repeated.
+// FetchRoutes enqueues the copy of all routers' choices in the step to the host, in one piece for any
+// number of layers and rows. It does nothing if Routes returns nil. It may follow a step that is
+// Repeated.
 func (st *State) FetchRoutes(s device.Stream) {
 	if n := len(st.routes) / max(1, st.lim.Tokens) * st.Total(); n > 0 {
 		m := st.full.routerIDs
@@ -24,9 +24,9 @@ func (st *State) FetchRoutes(s device.Stream) {
 	}
 }
 
-// Routes are the experts chosen in a layer of the model for all rows of the batch [T*K],
-// row by row; nil for a layer without experts and on a device that is no accelerator. The
-// stream given to FetchRoutes must be synchronised.
+// Routes returns the experts chosen in a layer of the model for all rows of the batch [T*K], row by row.
+// It returns nil for a layer without experts and on a device that is not an accelerator. The stream
+// given to FetchRoutes must be synchronised.
 func (st *State) Routes(layer int) []int32 {
 	if st.moe == nil || !st.cfg.MoELayer(layer) {
 		return nil

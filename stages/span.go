@@ -1,8 +1,8 @@
 // Package stages is the mathematics of a step on a device: a batch of token
 // rows goes through embed, the layers (attention, route, expert, merge) and
-// head. This package holds what travels between them; each folder below it is
-// one stage and declares the few device operators it needs. Nothing here knows
-// actors or a particular device.
+// head. This package holds the data that passes between them. Each folder below
+// it is one stage and declares the few device operators that it needs. No stage
+// depends on actors or on a particular device.
 package stages
 
 import "krater/kernels/device"
@@ -14,11 +14,12 @@ type Span struct {
 	// (Limits.WindowBlocks); nil: Blocks. Entries before the window of the first row are not read.
 	Windows []int32
 	Seq     uint64 // the sequence, for readers of the logits
-	// Decode rows are generated ones: absorbed attention. They have the same bits one at a time
-	// and several at once (on an accelerator only one fits). Others are a prompt's.
+	// Decode says that the rows are generated ones, computed with absorbed attention. They have the same
+	// bits one at a time and several at once (an accelerator takes only one). Other rows belong to a
+	// prompt.
 	Decode bool
 	Want   bool // logits of the last row are needed
-	Every  bool // those of all its rows are
+	Every  bool // logits of all rows are needed
 }
 
 // Probe sees the intermediate results of a step. It is nil in production; a

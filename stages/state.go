@@ -25,7 +25,7 @@ type Rows struct {
 	T       int           // rows that layers see: all of the step, or a piece of it (State.Look)
 	Prefill []device.Span // the prompts' spans in these rows
 	Decode  []device.Span // the generated ones
-	// Timing is of the copies that the step waits for, and of the waits; nil: they are not timed.
+	// Timing times the copies that the step waits for, and the waits; nil: they are not timed.
 	Timing *device.Timing
 
 	// Matrices without a type have device.RowType: F32, on an accelerator BF16.
@@ -124,7 +124,7 @@ func (m Mixing) Of(n int) Mixing {
 	return m
 }
 
-// MixWanted is Mix for the rows that are wanted.
+// MixWanted returns Mix for the wanted rows.
 func (st *State) MixWanted() Mixing { return st.full.mix.Of(len(st.Wanted)) }
 
 // views are the matrices as allocated.
@@ -216,7 +216,7 @@ func StateBytes(cfg *model.Config, lim Limits, l device.Layout) int64 {
 	return RowsBytes(cfg, lim, l, true)
 }
 
-// RowsBytes is StateBytes of a rank with or without the head.
+// RowsBytes is like StateBytes, for a rank with or without the head.
 func RowsBytes(cfg *model.Config, lim Limits, l device.Layout, head bool) int64 {
 	n := 4 * int64(inputWords(lim, l))
 	for _, x := range new(views).shapes(cfg, lim, l, head) {
@@ -346,7 +346,7 @@ func (r *Rows) Generated() (rows int) {
 	return rows
 }
 
-// Limits are the bounds the rows were made for.
+// Limits returns the limits for which the rows were made.
 func (r *Rows) Limits() Limits { return r.lim }
 
 // FetchRouterIDs enqueues the copy of the chosen experts to the host, unless the host addresses the
@@ -357,7 +357,7 @@ func (r *Rows) FetchRouterIDs(s device.Stream) {
 	}
 }
 
-// HostRouterIDs are the chosen experts [T*K], row by row. The stream of FetchRouterIDs must be
+// HostRouterIDs returns the chosen experts [T*K], row by row. The stream of FetchRouterIDs must be
 // synchronised.
 func (r *Rows) HostRouterIDs() []int32 {
 	if r.ids != nil {
@@ -366,22 +366,22 @@ func (r *Rows) HostRouterIDs() []int32 {
 	return r.RouterIDs.I32s()
 }
 
-// FetchLogits is FetchRouterIDs for the logits.
+// FetchLogits is like FetchRouterIDs, for the logits.
 func (r *Rows) FetchLogits(s device.Stream) {
 	if r.logits != nil && r.Logits.Rows > 0 {
 		s.CopyOut(float32Bytes(r.logits[:r.Logits.Rows*r.Logits.Cols]), r.Logits)
 	}
 }
 
-// FetchMarks is FetchRouterIDs for the marks of all rows of the batch.
+// FetchMarks is like FetchRouterIDs, for the marks of all rows of the batch.
 func (st *State) FetchMarks(s device.Stream) {
 	if st.marks != nil {
 		s.CopyOut(int32Bytes(st.marks[:st.Total()]), st.inputs.column(3*st.Total(), st.Total()))
 	}
 }
 
-// Fault says where keys or values of a span's rows are first not finite; nil: all are finite. The
-// stream of FetchMarks must be synchronised.
+// Fault returns an error that names the first place where keys or values of a span's rows are not
+// finite, nil if all are. The stream of FetchMarks must be synchronised.
 func (st *State) Fault(sp *Span) error {
 	marks := st.marks
 	if marks == nil {
@@ -410,10 +410,10 @@ func (r *Rows) Stored(cache device.KV, layer int) device.KV {
 	return cache
 }
 
-// Room is all of Hidden [Limits.Tokens, H], for the test of a link.
+// Room returns the whole memory of Hidden [Limits.Tokens, H], for the test of a link.
 func (r *Rows) Room() device.Mat { return r.full.hidden }
 
-// More returns the bytes of what a link carries besides: marks and selected positions.
+// More returns the number of bytes that a link carries besides Hidden: marks and selected positions.
 func (r *Rows) More() int { return 4*r.lim.Tokens + r.full.selected.Bytes() }
 
 // Choose reports whether the device can choose tokens itself: Step.Draws.
@@ -427,8 +427,8 @@ func (st *State) draws() []device.Draw {
 	return st.Step.Draws
 }
 
-// Draws are the arguments of OpChoose: the tokens [n, 1] I32 and how they are chosen. ok is false if
-// the host chooses.
+// Draws returns the arguments of OpChoose: the tokens [n, 1] I32 and the parameters of their choice. ok is
+// false if the host chooses.
 func (st *State) Draws() (ids, draws device.Mat, ok bool) {
 	n := len(st.draws())
 	if n == 0 {
@@ -437,15 +437,15 @@ func (st *State) Draws() (ids, draws device.Mat, ok bool) {
 	return st.full.chosen.RowRange(0, n), st.inputs.draw, true
 }
 
-// FetchChosen is FetchLogits for the tokens that the device chose.
+// FetchChosen is like FetchLogits, for the tokens that the device chose.
 func (st *State) FetchChosen(s device.Stream) {
 	if n := len(st.draws()); n > 0 {
 		s.CopyOut(int32Bytes(st.chosen[:n]), st.full.chosen.RowRange(0, n))
 	}
 }
 
-// ChosenID returns the token of row Wanted[i], or why there is none (device.DrawNaN and so on). ok is false
-// if the host chooses. The stream of FetchChosen must be synchronised.
+// ChosenID returns the token of row Wanted[i], or a value that says why there is none (device.DrawNaN and
+// so on). ok is false if the host chooses. The stream of FetchChosen must be synchronised.
 func (st *State) ChosenID(i int) (id int32, ok bool) {
 	if i >= len(st.draws()) {
 		return 0, false

@@ -7,12 +7,12 @@ import (
 	"krater/stages/model"
 )
 
-// Step is a step on the host: rows of tokens, and what is to be done with them. All ranks that
-// compute the step share it. Spans lie one after another over the rows: the first starts at row 0,
-// the last ends at len(Tokens).
+// Step describes a step on the host: rows of tokens, and the work to be done with them. All ranks that
+// compute the step share it. Spans cover the rows one after another: the first starts at row 0, the last
+// ends at len(Tokens).
 //
-// A caller describes a step in a Step of its own, and State.Fill copies it; or it fills in the
-// State's own Step, and Fill checks that. Nothing in it changes from Fill to Fill.
+// A caller either describes a step in a Step of its own, and State.Fill copies it, or it fills in the
+// State's own Step, and Fill checks it. Between two calls of Fill a Step does not change.
 type Step struct {
 	Tokens []int32 // [T] one id per row
 	Spans  []Span
@@ -21,14 +21,13 @@ type Step struct {
 	// AllLogits asks for the logits of every row instead of those of the spans
 	// that Want them.
 	AllLogits bool
-	// Draws, where an accelerator chooses the tokens itself, say how: one for each row
-	// that Spans Want. State.ChosenID returns the tokens then, and the logits stay on the
-	// device. Only for states that Choose.
+	// Draws are the parameters with which an accelerator chooses the tokens itself, one for each row
+	// that Spans Want. Then State.ChosenID returns the tokens, and the logits stay on the device. Draws
+	// may be used only with states that Choose.
 	Draws []device.Draw
-	// From and Take are for a step whose tokens an accelerator is still choosing: row i's
-	// is that of row Take[i] of those that From wanted, and the one in Tokens counts for
-	// nothing. The
-	// stream of From's step must share the order of this one's.
+	// From and Take are for a step whose tokens an accelerator is still choosing. The token of row i
+	// is the one chosen for row From.Wanted[Take[i]], and Tokens[i] is ignored. The streams of both
+	// steps must be in the same queue.
 	From *State
 	Take []int32
 	// Queue is the queue of the accelerator that runs the step, below Limits.Queues.
@@ -36,10 +35,10 @@ type Step struct {
 	// UsesHost says that the host takes part in the middle of the step, so that it cannot be
 	// repeated as a whole.
 	UsesHost bool
-	// Links says that an accelerator copies experts for itself in the middle of the step, so that it repeats
+	// Links says that the accelerator itself copies experts in the middle of the step, so that it repeats
 	// only other such steps.
 	Links bool
-	// Watched says that a Probe sees the step, which so never repeats another.
+	// Watched says that a Probe sees the step. Such a step never repeats another.
 	Watched bool
 
 	// Fill derives these.
@@ -55,8 +54,8 @@ type Step struct {
 	taken  []bool  // [Seqs] slots of the spans that were checked; nil: the model keeps nothing by slot
 }
 
-// NewStep makes a step for batches within lim (checked by Limits.For) that these ranks compute
-// one after another; those elsewhere are none of them.
+// NewStep makes a step for batches within lim (checked by Limits.For). ranks are the ranks in this
+// process that compute it, one after another.
 func NewStep(cfg *model.Config, lim Limits, ranks ...*Rows) *Step {
 	st := &Step{bounds: lim, vocab: cfg.Vocab}
 	for _, r := range ranks {
@@ -74,11 +73,10 @@ func NewStep(cfg *model.Config, lim Limits, ranks ...*Rows) *Step {
 	return st
 }
 
-// Total returns the rows of the step, however many of them layers see.
+// Total returns the number of rows of the step. Layers may see fewer (State.Look).
 func (st *Step) Total() int { return len(st.Tokens) }
 
-// WantedGenerated is how many of the rows with logits are generated ones, as far as they come
-// first.
+// WantedGenerated returns the number of generated rows at the start of the rows with logits.
 func (st *Step) WantedGenerated() (rows int) {
 	for rows < len(st.Owner) && st.Spans[st.Owner[rows]].Decode {
 		rows++

@@ -15,7 +15,7 @@ import (
 
 const stepVersion = 3
 
-// errWire: bytes that are no step.
+// errWire reports bytes that do not encode a step.
 var errWire = errors.New("not a step")
 
 const (
@@ -32,8 +32,8 @@ const (
 	spanKnown = 1<<iota - 1
 )
 
-// AppendBinary appends the encoding of st to dst. A step whose tokens lie on a device cannot
-// leave it: From must be nil.
+// AppendBinary appends the encoding of st to dst. From must be nil, because tokens on a device cannot be
+// encoded.
 func (st *Step) AppendBinary(dst []byte) ([]byte, error) {
 	if st.From != nil {
 		return dst, fmt.Errorf("%w: its tokens are on a device", ErrBatch)
@@ -89,8 +89,8 @@ func appendInts(dst []byte, list []int32) []byte {
 	return dst
 }
 
-// UnmarshalBinary fills st from what AppendBinary made. The bytes may be anything: what does
-// not fit st's limits is ErrBatch, and nothing is allocated for it beyond their length.
+// UnmarshalBinary fills st from bytes that AppendBinary made. The bytes need not be trusted: a step that
+// does not fit st's limits is ErrBatch, and UnmarshalBinary allocates no more than their length.
 func (st *Step) UnmarshalBinary(data []byte) error {
 	r := reader{rest: data}
 	if v := r.byte(); v != stepVersion && !r.bad {

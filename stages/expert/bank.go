@@ -13,8 +13,8 @@ import (
 type Bank struct {
 	Routed   []device.Expert  // [E]
 	Integers []device.QExpert // [E] instead of Routed
-	Here     device.Bank      // instead of both: where the device finds experts by itself
-	Away     int              // instead of all: the number of experts; their place is not known here
+	Here     device.Bank      // instead of both: experts in one piece of memory, which the device finds by number
+	Away     int              // instead of all: the number of experts whose place the bank does not know
 	Shared   device.FFN       // all shared experts as one network; zero: none
 	Gate     device.Mat       // [1, H] of the shared network's output, absent without such a gate
 }
@@ -38,8 +38,8 @@ func (b *Bank) ExpertBytes() int {
 	return 0
 }
 
-// Prepare appends that the rows of st.Input are quantised where experts or the shared network are
-// kept as integers. It belongs to the stream that routed, before Run and RunShared.
+// Prepare appends the quantisation of the rows of st.Input if experts or the shared network are kept as
+// integers. It must be called for the stream of the router, before Run and RunShared.
 func (b *Bank) Prepare(p *device.List, st *stages.State) {
 	if len(b.Integers) > 0 || b.Shared.Integer() {
 		p.QuantizeRows(st.Input.Q, st.Input.X)
@@ -49,9 +49,9 @@ func (b *Bank) Prepare(p *device.List, st *stages.State) {
 // lists are lists of one operator: several streams make one at the same time.
 var lists = sync.Pool{New: func() any { return new(device.List) }}
 
-// Run computes the rows of st.ExpertOut that work lists, from st.Input. It may
-// run on several streams at once with work lists that share no assignment, once
-// they have passed Prepare.
+// Run computes the rows of st.ExpertOut that work lists, from st.Input. After
+// Prepare it may run on several streams at once, with lists that share no
+// assignment.
 func (b *Bank) Run(s device.Stream, dev device.Device, st *stages.State, work []device.ExpertRows) {
 	if len(work) == 0 {
 		return
@@ -63,8 +63,8 @@ func (b *Bank) Run(s device.Stream, dev device.Device, st *stages.State, work []
 	dev.Run(s, *l)
 }
 
-// RunShared appends that out, such as st.Shared, is the shared network's result for st.Input;
-// without shared experts it does nothing.
+// RunShared appends the computation of the shared network for st.Input, with the result in out, such as
+// st.Shared. Without shared experts it does nothing.
 func (b *Bank) RunShared(p *stages.Program, st *stages.State, out device.Mat, layer int) {
 	if b.Shared.Zero() {
 		return

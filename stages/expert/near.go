@@ -8,9 +8,9 @@ import (
 	"krater/stages"
 )
 
-// Near is room near to a pool's experts for the rows they read, which are some
-// kilobytes each and read by every core of the node for every expert. It serves
-// one batch after another.
+// Near is memory on the node of a pool's experts for the rows that they read. A
+// row has some kilobytes, and every core of the node reads it for every expert.
+// Near serves one batch after another.
 type Near struct {
 	x     device.Mat   // [Tokens, H] F32
 	q     device.QRows // the same as integers; absent where no layer has them
@@ -28,8 +28,8 @@ type onNode struct {
 
 func (d onNode) Alloc(n int) (device.Buffer, error) { return d.mem.AllocOn(d.node, n) }
 
-// NewNear makes room on a node of dev, which is mem too, for batches within lim
-// of rows of hidden values.
+// NewNear allocates memory on a node of dev for batches within lim of rows of
+// hidden values. mem must be the same device as dev.
 func NewNear(dev device.Device, mem Memory, node int, lim stages.Limits, hidden int) (*Near, error) {
 	n := &Near{seen: make([]uint64, lim.LayerRows()), state: stages.State{Rows: new(stages.Rows)}}
 	on := onNode{dev, mem, node}
@@ -62,9 +62,9 @@ func (n *Near) Close() {
 	n.q.Free()
 }
 
-// Fetch copies the rows of st that work reads and gives a state with them in the
-// place of st's, for Bank.Run of b only: the results go to st.ExpertOut. It is
-// valid until the next Fetch. st must have passed Prepare.
+// Fetch copies the rows of st that work reads. It returns a state with the copies
+// in place of st's rows, for Bank.Run of b only; the results go to st.ExpertOut.
+// The state is valid until the next Fetch. Prepare must have run for st.
 func (n *Near) Fetch(s device.Stream, st *stages.State, b *Bank, work []device.ExpertRows) *stages.State {
 	k := int32(st.RouterIDs.Cols)
 	local := &n.state

@@ -8,17 +8,17 @@ import (
 	"krater/kernels/device"
 )
 
-// Partition says which pool computes which expert. The same experts in the same
-// pool keep their weights in that pool's memory and caches.
+// Partition assigns each expert to the pool that computes it. So the weights of an
+// expert stay in the memory and caches of one pool.
 type Partition struct {
 	Pools int
 	Owner []int32 // [E] pool of each expert, 0..Pools-1
-	// Nodes [Pools] are the nodes of the device the pools are on; nil: pool i is on
-	// node i. Only memory depends on it.
+	// Nodes [Pools] are the device's nodes on which the pools run; nil: pool i is on
+	// node i. Only the place of memory depends on it.
 	Nodes []int
 }
 
-// Even is Spread for pools of equal weight.
+// Even is like Spread, for pools of equal weight.
 func Even(experts, pools int) Partition {
 	weights := make([]int, pools)
 	for i := range weights {
@@ -27,10 +27,10 @@ func Even(experts, pools int) Partition {
 	return Spread(experts, weights)
 }
 
-// Spread divides experts among pools in proportion to their weights (not
-// negative, their sum positive), whole experts, by largest remainders. Every
-// stretch of ids is divided so too, as far as it can be: experts that are often
-// chosen together are neighbours (DeepSeek's routers first choose groups of
+// Spread divides experts among pools in proportion to the weights of the pools (not
+// negative, their sum positive), by largest remainders. As far as possible it also
+// divides every range of ids in this proportion. Experts that are often chosen
+// together have neighbouring ids (DeepSeek's routers first choose groups of
 // neighbouring experts, then all of a token's experts from these), and one pool
 // must not get all of them.
 func Spread(experts int, weights []int) Partition {
@@ -107,7 +107,7 @@ func (p Partition) Check(experts int) error {
 	return nil
 }
 
-// Divide deals work to the pools, keeping its order: parts[i] (length Pools,
+// Divide divides work among the pools and keeps its order: parts[i] (length Pools,
 // contents reused) becomes the part of pool i, which may be empty. The parts
 // share the assignments of work.
 func (p Partition) Divide(parts [][]device.ExpertRows, work []device.ExpertRows) {

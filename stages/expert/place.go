@@ -10,21 +10,21 @@ import (
 	"krater/scheduler/files"
 )
 
-// Memory is a device's memory by node: what is near to the threads of a pool.
+// Memory gives access to a device's memory by node, so that experts can be near to the threads of a pool.
 type Memory interface {
-	// AllocOn is Device.Alloc in the memory of a node.
+	// AllocOn is like Device.Alloc, in the memory of a node.
 	AllocOn(node, n int) (device.Buffer, error)
 	// CopyOn copies src to dst from byte at on, by threads of the node.
 	CopyOn(node int, dst device.Buffer, at int, src []byte) error
 }
 
-// Placed is the experts of a model, each in the memory of its pool's node.
+// Placed holds the experts of a model, each in the memory of its pool's node.
 type Placed struct {
 	layers  [][]device.QExpert
 	buffers [][]device.Buffer // by pool
 }
 
-// Experts are the experts of a layer, nil for a dense layer. Valid until Close.
+// Experts returns the experts of a layer, nil for a dense layer. They are valid until Close.
 func (p *Placed) Experts(layer int) []device.QExpert {
 	if layer < 0 || layer >= len(p.layers) {
 		return nil
@@ -32,10 +32,10 @@ func (p *Placed) Experts(layer int) []device.QExpert {
 	return p.layers[layer]
 }
 
-// Buffers returns the memory of a pool's experts, for checking where it lies.
+// Buffers returns the memory of a pool's experts, for checking its node.
 func (p *Placed) Buffers(pool int) []device.Buffer { return p.buffers[pool] }
 
-// Close gives the memory back. Nothing may run on the experts any more.
+// Close frees the memory. No work that uses the experts may be running.
 func (p *Placed) Close() {
 	for _, buffers := range p.buffers {
 		for _, b := range buffers {
@@ -45,13 +45,13 @@ func (p *Placed) Close() {
 	p.layers, p.buffers = nil, nil
 }
 
-// Place copies experts to the nodes of mem that partition names. layers are the
-// model's, nil for dense ones, in memory that the host can address, such
-// as a mapped file; they may go when Place has returned. Pools are filled side by
-// side, each one expert at a time, after which done (it may be nil) is called, not
-// by two goroutines at once: a caller that lets go of the expert's source there
-// keeps the extra memory to an expert a pool. On an error or the end of ctx
-// nothing stays allocated.
+// Place copies experts to the nodes of mem that partition names. layers has the
+// experts of each layer of the model, nil for a dense layer, in memory that the host
+// can address, such as a mapped file. The caller may free that memory when Place has
+// returned. Place fills all pools at the same time, one expert per pool at a time.
+// After each expert it calls done, unless done is nil, from one goroutine at a time.
+// A caller that frees the expert's source in done needs extra memory for only one
+// expert per pool. After an error, or if ctx ends, nothing stays allocated.
 func Place(ctx context.Context, mem Memory, partition Partition, layers [][]device.QExpert, done func(layer, expert int)) (*Placed, error) {
 	p := &Placed{layers: make([][]device.QExpert, len(layers)), buffers: make([][]device.Buffer, partition.Pools)}
 	for layer, experts := range layers {

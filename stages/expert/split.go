@@ -5,10 +5,11 @@ import (
 	"krater/stages"
 )
 
-// Split groups the assignments of st's routed rows by expert, experts and
-// assignments rising (a stable counting sort). The result lies in st's work
-// space and is valid until the next Split of st. The stream that routed must be
-// synchronised. An expert id outside the bank panics: the router is broken.
+// Split groups the assignments of st's routed rows by expert, with experts and
+// assignments rising (a stable counting sort). The result is in st's work
+// space and is valid until the next Split of st. The stream of the router must be
+// synchronised. Split panics on an expert id outside the bank, because then the
+// router is broken.
 func Split(st *stages.State) []device.ExpertRows {
 	ids := st.HostRouterIDs()
 	counts := st.Counts
