@@ -16,14 +16,14 @@ type buffer struct {
 
 func (b *buffer) Size() int { return b.size }
 
-// Host is nil: the host cannot address the memory.
+// Host returns nil: the host cannot address the memory.
 func (b *buffer) Host() []byte { return nil }
 
-// Device is whose memory it is.
+// Device returns the device that has the memory.
 func (b *buffer) Device() device.Device { return b.dev }
 
-// Free gives the memory back, after waiting for what is running; a second call
-// does nothing. Work that has not run yet and uses the memory breaks the device.
+// Free waits for running work and frees the memory. A second call does nothing.
+// Work that uses the memory and has not run yet breaks the device.
 func (b *buffer) Free() {
 	d := b.dev
 	d.memory.Lock()

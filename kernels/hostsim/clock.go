@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Clock is the virtual time of a host. It moves when the host waits for a device
-// and when it says that it worked itself. Devices may share one. It is safe for
+// Clock is the virtual time of a host. It advances when the host waits for a device
+// and when the host reports work of its own. Devices may share a clock. It is safe for
 // concurrent use.
 //
-// Threads of a host that work at the same time each have a time of their own. They take
-// turns: who runs them begins each turn with Enter, always that of the thread that is
-// furthest behind. Then all that they enqueue finds devices as it would if they
-// ran at the same time, but for what overlaps within turns: there the earlier turn
-// goes first, and a later one finds the gaps it left.
+// Threads of a host that work at the same time each have their own time. They take
+// turns: the caller begins each turn with Enter, always for the thread that is
+// furthest behind. Then work that they enqueue finds the devices as it would if they
+// ran at the same time, except for work that overlaps within turns: the work of the
+// earlier turn goes first, and later work fills the gaps.
 type Clock struct {
 	mu    sync.Mutex
 	now   time.Duration // of the thread whose turn it is
@@ -23,7 +23,7 @@ type Clock struct {
 	turn  time.Duration // when this turn began: no thread is further behind
 }
 
-// Now returns the time since the beginning.
+// Now returns the virtual time since the clock was made.
 func (c *Clock) Now() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

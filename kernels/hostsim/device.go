@@ -12,14 +12,14 @@ import (
 	"krater/kernels/device"
 )
 
-// Options say how to make a Device.
+// Options are the parameters of a Device.
 type Options struct {
 	Name   string      // "hostsim" when empty
 	CPU    *cpu.Device // computes, and has the memory; the caller keeps it, and several devices may share it
 	Budget int64       // bytes of memory; 0: unlimited
 	Rates  Rates
-	Clock  *Clock // nil: one of its own
-	// Async makes streams run by themselves, and copies take the time of their rates.
+	Clock  *Clock // nil: a new clock
+	// Async makes streams run without waiting for the host, and makes copies take the real time of their rates.
 	Async bool
 }
 
@@ -75,16 +75,16 @@ func New(o Options) (*Device, error) {
 	}, nil
 }
 
-// Name is "hostsim" or Options.Name.
+// Name returns "hostsim" or Options.Name.
 func (d *Device) Name() string { return d.name }
 
 // Clock returns the virtual time of the device's host.
 func (d *Device) Clock() *Clock { return d.clock }
 
-// Accelerator is nil: operators take the lists of work and the rows of float32 that the CPU's take.
+// Accelerator returns nil: operators take the same lists of work and rows of float32 as the CPU's.
 func (d *Device) Accelerator() device.Accelerator { return nil }
 
-// Memory counts what is allocated. The CPU counts it too, because it is host memory.
+// Memory returns the allocated memory. The CPU counts it too, because it is host memory.
 func (d *Device) Memory() device.Memory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,7 +94,7 @@ func (d *Device) Memory() device.Memory {
 // Streams returns the number of streams that are not closed. A GPU holds memory for each.
 func (d *Device) Streams() int { return int(d.open.Load()) }
 
-// Err is the fault that broke the device, or nil.
+// Err returns the fault that broke the device, or nil.
 func (d *Device) Err() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -110,8 +110,8 @@ func (d *Device) fail(op string, cause error) {
 	}
 }
 
-// Close waits for streams that run by themselves. Nothing may be enqueued afterwards. It does not free
-// memory.
+// Close waits for streams that run by themselves (Options.Async). No work may be enqueued afterwards. Close
+// does not free memory.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	closed := d.closed

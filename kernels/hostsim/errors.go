@@ -2,12 +2,12 @@ package hostsim
 
 import "errors"
 
-// What an enqueued operator or copy can end with, beside the panics of
-// kernels/cpu. All of them stay but ErrRefused.
+// Errors of enqueued operators and copies, in addition to the panics of
+// kernels/cpu. All except ErrRefused are permanent.
 var (
-	// ErrInjected: Fail asked for it.
+	// ErrInjected: Fail caused it.
 	ErrInjected = errors.New("injected fault")
-	// ErrRefused: Fail asked for a Refusal. It does not stay.
+	// ErrRefused: Fail caused a Refusal. The device is not broken.
 	ErrRefused = errors.New("refused")
 	// ErrFreed: memory was freed before the work that uses it had run.
 	ErrFreed = errors.New("memory was freed before its turn")

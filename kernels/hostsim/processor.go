@@ -8,9 +8,9 @@ import (
 	"krater/kernels/device"
 )
 
-// Processor is the processor beside a Device: the operators of a CPU, of which the
-// experts take time on the device's clock. It is one: threads that use it at the same
-// time share it, one after the other.
+// Processor simulates the host's processor beside a Device: it has the operators of a
+// CPU, and its experts take time on the device's clock. Threads that use it at the same
+// time get it one after the other.
 type Processor struct {
 	*cpu.Device
 	clock *Clock
@@ -20,8 +20,8 @@ type Processor struct {
 	busy engine
 }
 
-// NewProcessor makes one of a CPU, which stays the caller's. Of the rates, copies do
-// not count.
+// NewProcessor makes a processor from a CPU, which the caller keeps. It ignores the
+// rates of copies.
 func NewProcessor(c *cpu.Device, clock *Clock, rates Rates) *Processor {
 	return &Processor{Device: c, clock: clock, rates: rates}
 }
@@ -42,7 +42,7 @@ func (p *Processor) spend(w work) {
 	p.clock.reach(end)
 }
 
-// Run implements device.Device: experts take time, other operators none.
+// Run implements device.Device. Experts take virtual time, other operators take none.
 func (p *Processor) Run(s device.Stream, l device.List) {
 	for part := range l.Parts(p) {
 		if o := &part.Ops[0]; o.Kind == device.OpExperts {

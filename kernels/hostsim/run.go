@@ -6,7 +6,7 @@ import (
 	"krater/kernels/device"
 )
 
-// Fused implements device.Device: what the processor computes as one is one launch.
+// Fused implements device.Device: operators that the CPU fuses count as one launch.
 func (d *Device) Fused(l device.List) int { return d.cpu.Fused(l) }
 
 // Run implements device.Device. The bytes of a launch are its arguments, each read or written once. Of

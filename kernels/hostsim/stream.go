@@ -201,7 +201,7 @@ func (d *Device) execute(it *item) {
 	d.cpu.Run(inner, it.call.list)
 }
 
-// Synchronize runs all that is enqueued.
+// Synchronize runs all enqueued work.
 func (s *stream) Synchronize() error {
 	s.mu.Lock()
 	n, ends := s.pushed, s.ends
@@ -211,7 +211,7 @@ func (s *stream) Synchronize() error {
 	return s.dev.Err()
 }
 
-// Recover does what is left of a batch that was given up. It returns the fault of a broken device.
+// Recover runs the remaining work of an abandoned batch. It returns the fault of a broken device.
 func (s *stream) Recover() error {
 	_ = s.Synchronize()
 	return s.dev.Err()
@@ -220,7 +220,7 @@ func (s *stream) Recover() error {
 // Repeat reports false: nothing is replayed.
 func (s *stream) Repeat(uint64) bool { return false }
 
-// Submit does nothing: the device runs what is enqueued when the host waits for it.
+// Submit does nothing: the device runs the enqueued work when the host waits for it.
 func (s *stream) Submit() {}
 
 // Close ends the stream, which Streams then does not count.
@@ -257,14 +257,14 @@ func (s *stream) CopyOut(dst []byte, src device.Mat) {
 	c.copy(false, len(dst), func(in device.Stream) { in.CopyOut(dst, from) })
 }
 
-// Record returns an event after what is enqueued.
+// Record returns an event after the enqueued work.
 func (s *stream) Record() device.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &event{s: s, n: s.pushed, at: s.ends}
 }
 
-// Wait makes what follows wait for e, of this or another device.
+// Wait makes later work wait for e, an event of this or another device.
 func (s *stream) Wait(e device.Event) {
 	if own, ok := e.(*event); ok && own.s.dev.clock == s.dev.clock {
 		s.mu.Lock()
@@ -281,7 +281,7 @@ type event struct {
 	at time.Duration
 }
 
-// Done polls the stream, which runs one item of a deferred stream.
+// Done polls the stream. On a deferred stream each call runs one item.
 func (e *event) Done() bool {
 	if !e.s.poll(e.n) {
 		return false
@@ -297,7 +297,7 @@ func (e *event) Wait() error {
 	return e.s.dev.Err()
 }
 
-// Err is nil: a fault breaks the device as a whole, and shows when the host waits.
+// Err returns nil: a fault breaks the device as a whole, and the host gets it when it waits.
 func (e *event) Err() error { return nil }
 
 // passed waits for an event on behalf of a stream: the host's clock does not move.
