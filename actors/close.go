@@ -81,7 +81,7 @@ func (p *Pipeline) Drain(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// drainGrace is how long a step may take to return after its requests were cancelled.
+// drainGrace is the longest time in which a step may return after its requests were cancelled.
 const drainGrace = 30 * time.Second
 
 // Close drains without waiting for answers and ends every actor. Further calls wait for the first

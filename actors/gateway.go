@@ -189,9 +189,9 @@ func (p *Pipeline) submit(sub *msg.Submit) (taken bool, err error) {
 	}
 }
 
-// turns are the ends of the first and the last message of a prompt, as far as an end token shows them. What comes before
-// the first, the instructions, begins other conversations, and before the last ends what the next turn has in common
-// with this one where the template writes an answer otherwise than the model did.
+// turns returns the ends of the first and the last message of a prompt, if end tokens mark them. Other conversations begin
+// with the same tokens up to the first end: the instructions. If the template writes an answer differently from the model, the
+// next turn shares its tokens with this one up to the last end.
 func turns(ids, eos []int32) []int {
 	isEnd := func(id int32) bool { return slices.Contains(eos, id) }
 	first := slices.IndexFunc(ids, isEnd) + 1

@@ -21,7 +21,7 @@ type heatMeter struct {
 	every  uint64
 	index  []int32 // [layers of the model] place among those with experts, -1
 	layers []heatLayer
-	record *recorder // nil: nobody wants every choice
+	record *recorder // records every choice; nil: none
 }
 
 // heatLayer is one layer's share, on cache lines of its own, because other groups may write its

@@ -237,7 +237,7 @@ func (h *help) divide(s device.Stream, b *msg.Batch, layer int, work []device.Ex
 	return rest, true
 }
 
-// mixes enqueues a layer's experts of both devices for a batch whose choices nobody on the host needs, and reports whether it is such a batch.
+// mixes enqueues a layer's experts of both devices if the host does not need the batch's choices. It reports whether it has done so.
 func (h *help) mixes(s device.Stream, g *group.Group, b *msg.Batch, layer int) bool {
 	if h == nil || h.rank.place == nil || !h.rank.place.Unasked(b.State.Total(), b.Probe() != nil) {
 		return false

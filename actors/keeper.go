@@ -31,8 +31,8 @@ type keeping struct {
 	frame *hop.Frame // of the step in work, until the devices have its rows
 	next  *hop.Frame // that came before the step before it was seen to be done
 	floor uint32     // frames of this epoch are too old; valid with given
-	given bool       // a step was given up
-	give  bool       // the leader waits until nothing touches the batch
+	given bool       // a step was abandoned
+	give  bool       // the leader waits until nothing uses the batch's memory
 }
 
 func (n *keeperNode) receive(c *turn, m any) {
@@ -178,7 +178,7 @@ func (n *keeperNode) note(index int, epoch uint32) {
 	}
 }
 
-// forget gives a batch up, and answers once nothing touches it. One that is in work is passed on without computing.
+// forget abandons a batch, and answers when nothing uses its memory any more. A batch in work is passed on without being computed.
 func (n *keeperNode) forget(c *turn, f *hop.Frame) {
 	b := n.batches[f.Batch]
 	n.note(b.Index, f.Epoch)

@@ -28,7 +28,7 @@ type crossing struct {
 	rank       int           // the next one
 	from, into device.Stream // of the two devices, for batches that have none of their own
 	selection  bool          // the next rank begins with a layer that uses what the last one chose
-	// Both ranks are accelerators: nobody waits between them.
+	// Both ranks are accelerators: the host does not wait between them.
 	accelerators bool
 	src, dst     [3]device.Mat // reused
 }

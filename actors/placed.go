@@ -185,7 +185,7 @@ func (p *Pipeline) tell(s *engine.Stats) {
 	}
 }
 
-// count adds what x has of experts to s.
+// count adds the counts of experts in x to s.
 func count(s, x *engine.Stats) {
 	for name, n := range x.ExpertsComputed {
 		s.ExpertsComputed[name] += n

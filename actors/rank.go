@@ -154,8 +154,8 @@ func (r *rank) timesCopies() bool {
 	return r.stream.Clock() != nil && (r.place != nil || r.Limits.HostBlocks > 0)
 }
 
-// deviceRings is how many rows of the trace the device has: one for each queue. A device without
-// queues has one if it times copies.
+// deviceRings returns the number of the device's rows in the trace: one for each queue. A device without
+// queues has one row if it times copies.
 func (r *rank) deviceRings() int {
 	if r.times {
 		return max(1, r.queues)
@@ -171,8 +171,8 @@ func (r *rank) deviceRing(queue int) string {
 	return fmt.Sprintf("%s.%d", r.name, queue)
 }
 
-// queuesFor is how many queues an accelerator runs at the same time: one for each micro-batch if
-// layers have memory for that and experts stay in their slots, else one.
+// queuesFor returns the number of queues that an accelerator runs at the same time: one for each
+// micro-batch if layers have memory for that and experts stay in their slots, else one.
 func (r *rank) queuesFor(micro int) int {
 	if r.Limits.Queues < micro || r.place != nil && !r.place.Steady() {
 		return 1

@@ -69,8 +69,8 @@ func (r *requests) last() *Pipeline {
 	return r.serving
 }
 
-// await returns the pipeline that takes requests, or why there is none. While one takes over from
-// another it waits, as far as the queue has room for all open requests.
+// await returns the pipeline that takes requests, or why there is none. While a pipeline takes over from
+// another, await waits if the queue has room for all open requests.
 func (r *requests) await(ctx context.Context) (*Pipeline, error) {
 	for {
 		r.mu.Lock()

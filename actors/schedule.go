@@ -15,8 +15,8 @@ import (
 )
 
 // scheduleNode drives the scheduler's core: it owns every request from Submit to Released and every
-// batch that is not in flight. After each message it sends what the core decides, as far as credits
-// (free batches) reach.
+// batch that is not in flight. After each message it sends the batches that the core makes, as long as
+// there are credits (free batches).
 type scheduleNode struct {
 	sender
 	core    *scheduler.Core

@@ -66,7 +66,7 @@ func (c *Core) next() *seq {
 	}
 }
 
-// admit gives a waiting request that can start its slot and what the cache has of it.
+// admit gives a slot and its cached blocks to a waiting request that can start.
 func (c *Core) admit(f *flight, s *seq) {
 	s.level, s.blocked, s.began = c.level(s), 0, c.batches+1
 	c.queue.remove(s)

@@ -3,11 +3,11 @@ package scheduler
 import "fmt"
 
 // Fail reports that a batch is lost, while the KV cache of the other sequences is whole. With retry
-// its sequences are computed again, in their slots: what the cache has of prompt and generated
-// tokens is taken from there, which the lost batch has not written to, and the rest is computed. A
-// sequence that was retried MaxRetries times fails. Without retry all fail, with this cause. No
-// token of the batch may have reached a client or a sampler's history: the retry makes it again.
-// ErrUnknownBatch changes nothing.
+// its sequences are computed again, in their slots. Prompt and generated tokens that are in the cache,
+// to which the lost batch has not written, are reused, and the others are computed. A sequence that
+// was retried MaxRetries times fails. Without retry all sequences fail with this cause. No token of the
+// batch may have reached a client or a sampler's history: the retry makes it again. If Fail returns
+// ErrUnknownBatch, it has changed nothing.
 //
 // A device may still work on a lost batch, or carry out its Moves; so may an actor that does not
 // know that it is lost. So it keeps its place in its micro-batch, its sequences their blocks and

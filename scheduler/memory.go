@@ -31,8 +31,8 @@ func (c *Core) room(s *seq) int {
 // covered reports whether a sequence holds the blocks up to a position.
 func (c *Core) covered(s *seq, end int) bool { return end <= len(s.blocks)*c.cfg.BlockTokens }
 
-// reach gives a sequence the blocks up to a position, as far as room goes, and takes them from
-// others where it must.
+// reach gives a sequence the blocks up to a position, within its room. It takes them from other
+// sequences if it must.
 func (c *Core) reach(f *flight, s *seq, end int) bool {
 	n := c.cfg.blocksFor(end) - len(s.blocks)
 	if n > 0 && c.room(s) < n && !c.reclaim(s, n) {

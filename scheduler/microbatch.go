@@ -48,8 +48,8 @@ func (c *Core) fairShare(micro, streams int) int {
 	return even + min(1, max(0, more))
 }
 
-// balance makes the micro-batches equal, as far as streams are idle: one that has more than its
-// share gives the streams that have waited for the shortest time to the smallest.
+// balance makes the sizes of the micro-batches equal by moving idle streams. A micro-batch with more than
+// its share gives the streams that have waited for the shortest time to the smallest one.
 func (c *Core) balance() {
 	for micro := range c.streams {
 		most := c.fairShare(micro, c.streamsElsewhere(micro)+c.streams[micro])

@@ -14,8 +14,8 @@ func (c *Core) notePass(now int64) {
 	c.passed = 0
 }
 
-// passRoom returns how many rows of prompts a batch that has the given number of rows may take while streams are in decode, as far as
-// passes are concerned.
+// passRoom returns the number of rows of prompts that the rules for passes allow a batch with the given number of rows while streams
+// are in decode.
 func (c *Core) passRoom(rows int) int {
 	if c.cfg.PassRows == 0 {
 		return rowsMax

@@ -222,9 +222,8 @@ func (c *Core) sharing() (n int) {
 	return n
 }
 
-// begin gives a sequence that holds nothing what the cache has of it, as far as there is room for
-// that and the next row and no more loads are needed, with the moves in f. It reports whether there
-// is.
+// begin gives a sequence that holds no blocks its cached blocks, with the moves in f, if there is room
+// for them and for the next row and at most loads blocks must be loaded. It reports whether there is.
 func (c *Core) begin(f *flight, s *seq, loads int) bool {
 	c.look(s)
 	c.limitLoads(s, loads)

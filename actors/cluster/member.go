@@ -75,7 +75,7 @@ func (m *member) heard(rtt, offset time.Duration) {
 	m.rtt += m.rtt/16 + 1 // clocks drift: the best one is not the best for ever
 }
 
-// setPart notes what the worker is told to load.
+// setPart records the part that the worker must load.
 func (m *member) setPart(p *Part) {
 	m.mu.Lock()
 	m.part = p

@@ -17,7 +17,7 @@ import (
 
 // Host is a worker's part of a model. Its methods are called one at a time.
 type Host interface {
-	// Open finds a model's files, and says what this machine can take of it.
+	// Open finds a model's files and returns their fingerprint and the memory and rate that this machine offers.
 	Open(ctx context.Context, m Model) (fingerprint string, o Offer, err error)
 	// Load loads a part, unless it is the one that is loaded. A part before it is freed.
 	Load(ctx context.Context, p Part) error

@@ -228,7 +228,7 @@ const (
 // Event is one step of an answer.
 type Event struct {
 	Kind EventKind
-	// Position, with Queued, is how many requests are to start before this one.
+	// Position, with Queued, is the number of requests that start before this one.
 	Position int
 	Text     string // whole valid UTF-8; stop strings withheld
 	Part     Part   // with Tokens: what Text is; TextPart unless Request.Parts is set
@@ -307,7 +307,7 @@ type Link struct {
 	Kind        string // "direct", "peer", "bounce"; between processes the ranks: "rank0 to rank1"
 	Hops, Bytes uint64
 	Faults      uint64        // hops after which other rows had arrived than were sent, or none in time
-	Time        time.Duration // of the copies; where nobody waits for them, estimated from some hops
+	Time        time.Duration // of the copies; estimated from some hops if the host does not wait for them
 }
 
 // ExpertCache counts, for one strategy on one rank, where the experts were when their layer needed them.

@@ -26,7 +26,7 @@ type Error struct {
 	Loading    *Loading      // for Unavailable while the model is loading; else nil
 }
 
-// Loading is how far a load is.
+// Loading is the progress of a load.
 type Loading struct {
 	Phase string         // what is being done: "load weights"
 	Share float64        // of the phase, 0 to 1; 0 if unknown

@@ -64,7 +64,7 @@ type Origin struct {
 	Caller Caller
 }
 
-// Phase is how far a request is.
+// Phase is the phase of a request.
 type Phase string
 
 // The phases of a request.
@@ -75,12 +75,11 @@ const (
 	Ended      Phase = "ended"
 )
 
-// Heat is how often routers chose experts since the start, in the sample of batches that is
-// counted.
+// Heat counts how often routers chose each expert since the start, in a sample of batches.
 type Heat struct {
 	Experts, TopK int
-	Layers        []int      // of the model, those with experts
+	Layers        []int      // the model's layers with experts
 	Tokens        []uint64   // [layers] rows counted
 	Counts        [][]uint64 // [layers][experts] choices counted
-	Resident      [][]bool   // [layers][experts] lies on the rank; nil: all lie together
+	Resident      [][]bool   // [layers][experts] whether the expert is on the rank; nil: experts are not placed apart
 }

@@ -8,7 +8,7 @@ type Kind uint8
 const (
 	Step      Kind = iota + 1 // a step for the receiver's ranks, and the rows it starts with
 	Failed                    // the step was lost at the sender or before it; Meta is the cause as text
-	Forget                    // the receiver is to give the batch up, and to answer Forgotten once nothing touches it
+	Forget                    // the receiver must abandon the batch, and answer Forgotten when nothing uses its memory any more
 	Forgotten                 // the answer to Forget
 )
 

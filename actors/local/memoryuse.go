@@ -68,8 +68,8 @@ func (u MemoryUse) Log(log zerolog.Logger) {
 	}
 }
 
-// Refusal returns why a server with these options would not load the model, as far as that is known
-// without opening a GPU; nil: no reason is known.
+// Refusal returns why a server with these options would refuse to load the model, nil if no reason is
+// known. It does not open a GPU.
 func Refusal(s *source.Source, f config.Options, l config.Case, m *machine.Machine) error {
 	cfg, _, err := s.Config()
 	if err == nil {

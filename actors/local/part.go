@@ -26,7 +26,7 @@ func (r Rank) Describe() string {
 	return r.Name()
 }
 
-// Part is the share that one rank has of a model: a device, the layers there, and where their experts are.
+// Part is one rank's part of a model: a device, its layers, and the places of their experts.
 type Part struct {
 	Rank
 	place     config.Place

@@ -67,7 +67,7 @@ type Batch struct {
 	holds atomic.Int32 // messages about the batch that are not handled yet, see Holding
 
 	// Quiet batches are not in the trace's sample: messages about their single layers are not
-	// recorded. Others is how many such messages one that is recorded stands for.
+	// recorded. Others is the number of such messages for which a recorded one stands.
 	Quiet  bool
 	Others uint8
 
@@ -273,7 +273,7 @@ type Work struct {
 	Group int
 	Rows  []device.ExpertRows // all experts of the layer that have rows
 	Parts []Part              // one per pool and one for a helper, preallocated
-	// Expect is how many parts the merge has to wait for; set by the split.
+	// Expect is the number of parts that the merge must wait for; the split sets it.
 	Expect int
 	stamp
 }

@@ -42,7 +42,7 @@ type Suspend struct {
 	Delivered chan struct{} // closed when the stream actor has all that was reported before; may be nil
 }
 
-// Collect asks a schedule actor that was told to suspend for its requests. It takes none any more.
+// Collect fetches the requests of a suspended schedule actor. The actor takes no requests any more.
 type Collect struct {
 	Suspend
 	List []*Suspended // set when Delivered is closed
@@ -51,14 +51,14 @@ type Collect struct {
 // Adopt brings requests of another pipeline to the schedule actor.
 type Adopt struct{ List []*Suspended }
 
-// Output is where one request's events end. Only the stream actor calls it,
-// Abort excepted.
+// Output receives the events of one request. Only the stream actor calls its
+// methods, except Abort.
 type Output interface {
-	// Queued: position is how many requests start before this one.
+	// Queued reports the number of requests that start before this one.
 	Queued(position int)
-	// Started: cached is how many tokens of the prompt need not be computed.
+	// Started reports the start, and the number of the prompt's tokens that are cached.
 	Started(at int64, cached int)
-	// Prefilled reports how many tokens of the prompt are there, if the request wants that.
+	// Prefilled reports the number of the prompt's tokens computed so far, if the request wants that.
 	Prefilled(done int)
 	// Scored reports the next token of the prompt, if the request wants that.
 	Scored(r sample.Result)

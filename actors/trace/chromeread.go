@@ -206,7 +206,7 @@ func (r *reader) slice(c *chromeEvent, track int, at int64) error {
 	return nil
 }
 
-// phase is a part of an event's time, as far as it can be.
+// phase converts the time of a part of an event, limited to the range of its field.
 func phase(ns int64) uint32 { return uint32(min(max(ns, 0), math.MaxUint32)) }
 
 // asyncID tells the slices of a request apart.

@@ -107,8 +107,8 @@ func ended(tracks []Track, batch uint64) (at int64) {
 	return at
 }
 
-// Request are the events of one request: its own, and those of all batches that it was in,
-// as far as rings and roster remember them.
+// Request returns the events of one request: its own, and the events of all batches that it was in.
+// Events that rings or roster have dropped are missing.
 func (g *Registry) Request(id uint64, most int) []Track {
 	return g.batches(g.roster.Of(id), id, most)
 }

@@ -90,7 +90,7 @@ func (b *bridge) Open(s device.Stream) error { return s.(*Stream).s.OpenGate(b.g
 // Pass makes s wait for the gate.
 func (b *bridge) Pass(s device.Stream) { s.(*Stream).s.PassGate(b.gate) }
 
-// Passed reports whether nobody waits for the gate.
+// Passed reports whether no stream waits for the gate.
 func (b *bridge) Passed() bool { return b.gate.Passed() }
 
 // Force opens the gate from the host.

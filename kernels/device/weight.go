@@ -101,9 +101,8 @@ type KV struct {
 	// integer times the scale of its Group columns. Absent otherwise.
 	Scales Mat
 	Group  int // divides what a row is made of: heads, compressed part, rotated part
-	// Marks [T, 1] I32, where StoreRows is wanted to say which of the rows that it stores have
-	// a value that is NaN or infinite: such a row gets Mark (> 0), unless it has a mark
-	// already. Absent: nobody asks.
+	// Marks [T, 1] I32, unless absent, receives marks from StoreRows: a stored row with a value
+	// that is NaN or infinite gets Mark (> 0), unless it has a mark already.
 	Marks Mat
 	Mark  int32
 }

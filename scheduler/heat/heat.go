@@ -95,7 +95,7 @@ func (m *Map) index(layer int32) int {
 // row returns the counts of the i-th layer.
 func (m *Map) row(i int) []uint64 { return m.counts[i*m.shape.Experts : (i+1)*m.shape.Experts] }
 
-// Tokens is how many a layer of the model has seen, 0 where it has no experts.
+// Tokens returns the number of tokens that a layer of the model has seen, 0 if it has no experts.
 func (m *Map) Tokens(layer int32) uint64 {
 	if i := m.index(layer); i >= 0 {
 		return m.tokens[i]

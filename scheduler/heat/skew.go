@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// Curve is how much of the work the hottest experts do: Curve[n] is the share of all
-// routed rows that goes to the n hottest, from 0 to 1. Without counts every expert
-// counts alike.
+// Curve gives the share of the work that the hottest experts do: Curve[n] is the share of
+// all routed rows, from 0 to 1, that goes to the n hottest. Without counts all experts
+// count as equally hot.
 type Curve []float64
 
-// Curve is that of one layer [experts+1]; nil where it has no experts.
+// Curve returns the curve of one layer [experts+1], nil if it has no experts.
 func (m *Map) Curve(layer int32) Curve {
 	i := m.index(layer)
 	if i < 0 {

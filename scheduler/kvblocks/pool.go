@@ -38,7 +38,7 @@ type Pool struct {
 	cfg   Config
 	pages []page
 	open  int     // blocks from here on are not handed out
-	shut  int     // of those, the ones that nobody holds
+	shut  int     // of those, the ones that no sequence holds
 	free  []int32 // stack of free blocks, the next one to hand out last
 	idle  order   // blocks that are not held and have an identity
 	table table
@@ -116,9 +116,9 @@ func (p *Pool) Idle() int { return p.idle.n }
 // Used returns the number of blocks that are held.
 func (p *Pool) Used() int { return p.cfg.Blocks - p.shut - p.Available() }
 
-// Resize has blocks from n on not be handed out any more: what nobody holds of them is forgotten, and the others when they are
-// freed. Those below n are handed out again. It returns the number of blocks up to the last one that is held or may be handed out: the memory of the
-// others is the caller's.
+// Resize sets the number of blocks that may be handed out to n: the blocks below n. Other blocks are dropped when no sequence holds them.
+// Resize returns the number of blocks up to the last one that is held or may be handed out. The memory of the others belongs to the
+// caller.
 func (p *Pool) Resize(n int) int {
 	n = max(0, min(n, p.cfg.Blocks))
 	if p.shut > 0 && n > p.open {

@@ -44,7 +44,7 @@ func (p *Pool) PinWindow(w int32) {
 	p.windows[w].pins++
 }
 
-// UnpinWindow undoes one TakeWindow or PinWindow. TakeWindow hands out a window block that nobody pins
+// UnpinWindow undoes one TakeWindow or PinWindow. TakeWindow hands out a window block without pins
 // after all others if it is useful to other sequences, else before them.
 func (p *Pool) UnpinWindow(w int32, useful bool) {
 	x := &p.windows[w]

@@ -105,7 +105,7 @@ func (a *Arena) Cache(bytes int) (at int, err error) {
 	return at, nil
 }
 
-// Open is how many blocks can be used when the first n shared slots hold no experts.
+// Open returns the number of blocks that can be used if the first n shared slots hold no experts.
 func (a *Arena) Open(n int) int {
 	if n >= len(a.Slots) {
 		return a.Blocks
@@ -113,7 +113,7 @@ func (a *Arena) Open(n int) int {
 	return a.Slots[n].Block
 }
 
-// For is how many shared slots must be empty so that that many blocks can be used.
+// For returns the number of shared slots that must be empty so that the given number of blocks can be used.
 func (a *Arena) For(blocks int) int {
 	n, _ := slices.BinarySearchFunc(a.Slots, blocks, func(s Shared, blocks int) int { return cmp.Compare(s.Block, blocks) })
 	return n

@@ -25,8 +25,9 @@ type Experts struct {
 	holds map[int][]bool
 }
 
-// New copies experts to dev: those that holds names, [E] by layer. parts are from load.Parts.Again of the rank's, with
-// routed experts on host, before offload.New took these. done, unless nil, is told how many bytes were copied.
+// New copies experts to dev: those that holds names, [E] for each layer. parts must come from load.Parts.Again of the rank's
+// parts, with routed experts on host, called before offload.New took the experts. done, unless nil, is called with the bytes
+// copied so far and in all.
 func New(dev device.Device, host offload.Host, parts *load.Parts, holds map[int][]bool, done func(bytes, all int64)) (_ *Experts, err error) {
 	h := &Experts{dev: dev, accel: dev.Accelerator(), parts: parts, holds: holds}
 	h.parts.Arena = nil

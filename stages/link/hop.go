@@ -92,9 +92,9 @@ type side struct {
 }
 
 // Open makes the hop between two devices from every kind of link that passes a Test. src and dst are
-// matrices of the largest size that it will carry; the test overwrites them. more is the bytes of
-// what is carried besides. fallen are the faults of kinds that did not pass. If no kind passes, Open
-// returns them as an error.
+// matrices of the largest size that it will carry; the test overwrites them. more is the number of
+// further bytes that it carries. fallen are the faults of kinds that did not pass. If no kind passes,
+// Open returns them as an error.
 func Open(p *Pair, kinds []Kind, from, to device.Stream, src, dst device.Mat, more int) (h *Hop, fallen []error, err error) {
 	h = &Hop{pair: &Pair{Deadline: p.Deadline}, way: Way{From: from.Device(), To: to.Device(), Largest: src.Bytes() + more + mostMats*lineBytes}}
 	h.bridge()

@@ -10,13 +10,13 @@ import (
 
 // Link carries rows of a batch between two devices. It belongs to one batch.
 type Link interface {
-	// Name says how it carries: "direct", "peer", "bounce".
+	// Name returns the kind of the link: "direct", "peer", "bounce".
 	Name() string
-	// Carry copies src[i] of the sending device to dst[i], of equal size; all are dense. What is
-	// enqueued on to afterwards finds the rows; the copy may still be under way when Carry
-	// returns, and src may then change only after that work. Between two accelerators nobody waits:
-	// the copy follows the work of from. Elsewhere Carry waits for that. An error means only that
-	// the rows were not copied.
+	// Carry copies src[i] of the sending device to dst[i], of equal size; all are dense. Work
+	// enqueued on to afterwards finds the rows. The copy may still be under way when Carry
+	// returns; then src must not change before that work has run. Between two accelerators the copy
+	// follows the work of from, and Carry does not wait. Between other devices Carry waits for the
+	// work of from. An error means only that the rows were not copied.
 	Carry(from, to device.Stream, src, dst []device.Mat) error
 	// Flight returns the latest copies of a link that does not wait for them, else nil.
 	Flight() *Flight

@@ -48,11 +48,11 @@ type Options struct {
 	Routed device.Device
 	// Store keeps the other packed matrices; nil: they are made at every load.
 	Store Store
-	// Native keeps routed experts as tensor.Native or tensor.Mixed, which nobody gives; nil: they are made at every
-	// load. Where an accelerator has them, it is host memory, and a host beside it computes with them.
+	// Native keeps routed experts as tensor.Native or tensor.Mixed; nil: they are made at every load. If an
+	// accelerator uses them, the store is in host memory, and the host computes with the same experts.
 	Native Store
-	// Progress, if set, is told how far a phase of the load is: bytes done of all on the device. Model's phase
-	// is "load weights".
+	// Progress, if set, is called with the phase of the load and the bytes on the device, done so far and in all.
+	// Model's phase is "load weights".
 	Progress func(phase string, done, all int64)
 }
 

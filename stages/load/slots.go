@@ -143,8 +143,8 @@ func SlotBytes(cfg *model.Config, p Precision) (int64, error) {
 	return int64(packedSlot(cfg, w13, w2).bytes), nil
 }
 
-// slots says how experts lie on the accelerator, by the first of layer where nobody has
-// asked before.
+// slots returns the layout of experts on the accelerator. The first call computes it from the first
+// expert of layer.
 func (b *binder) slots(layer int) *Slots {
 	switch {
 	case b.err != nil || b.card.slots != nil:

@@ -6,8 +6,8 @@ import (
 	"krater/kernels/device"
 )
 
-// lists is the slotStore of a device that is told where every expert lies: a slot has an
-// expert's pieces one behind the other, and the bank of a group those that are there.
+// lists is the slotStore of a device that gets the place of every expert from the host: a slot has an
+// expert's pieces one after the other, and the bank of a group lists the experts in slots.
 type lists struct {
 	banks map[int]*bank
 	size  int

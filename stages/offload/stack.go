@@ -58,7 +58,7 @@ func (t *stack) copy(s device.Stream, slots device.Buffer, at, layer, e, n int) 
 	return nil
 }
 
-// The accelerator is told by a View.
+// The accelerator gets the places of experts from a View.
 func (t *stack) present(device.Buffer, int, int, int) {}
 func (t *stack) absent(int, int)                      {}
 

@@ -19,7 +19,7 @@ type Comparison struct {
 
 // Against measures reference and model as Measure does, and the distance of their distributions at
 // every prediction. The reference's logits of one window are kept in memory: window * vocabulary *
-// 4 bytes. done is told the number of tokens scored by both.
+// 4 bytes. done is called with the number of tokens scored by both.
 func Against(reference, model Scorer, ids []int32, window int, done func(tokens int)) (Comparison, error) {
 	c := Comparison{Reference: Result{Tokens: len(ids), Window: window}, Model: Result{Tokens: len(ids), Window: window}}
 	if window < 2 || len(ids) < 2 {

@@ -27,7 +27,7 @@ type Result struct {
 var ErrText = errors.New("ppl: a window needs two tokens or more")
 
 // Measure cuts ids into consecutive windows (the last may be shorter), runs each on its own and
-// predicts every token but the first of its window. done, if set, is told the number of tokens
+// predicts every token but the first of its window. done, if set, is called with the number of tokens
 // scored so far.
 func Measure(s Scorer, ids []int32, window int, done func(tokens int)) (Result, error) {
 	r := Result{Tokens: len(ids), Window: window}

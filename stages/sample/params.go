@@ -50,7 +50,7 @@ type Params struct {
 	// the mask, which may take milliseconds; without, it returns nil unless the mask was found before. It must be
 	// safe for concurrent use.
 	Allow func(n int, wait bool) []uint32
-	// Took, if set, is told of each token that was chosen. Its error is that of the choice.
+	// Took, if set, is called with each chosen token. If it returns an error, the choice fails with it.
 	Took func(id int32) error
 	// Barred, if set, returns why Allow lets no token come; nil where it does.
 	Barred func() error

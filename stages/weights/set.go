@@ -198,7 +198,7 @@ func (s *Set) All() iter.Seq2[string, Tensor] {
 	}
 }
 
-// TypeBytes is how many bytes of a set's tensors have a type.
+// TypeBytes is the number of bytes of a set's tensors with one type.
 type TypeBytes struct {
 	Type  string // in capitals: "Q4_K", "BF16"
 	Bytes int64

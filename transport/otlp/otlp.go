@@ -22,7 +22,7 @@ import (
 	"krater/actors/trace"
 )
 
-// Source is where requests are told of. All methods are safe for concurrent use.
+// Source reports requests. All methods are safe for concurrent use.
 type Source interface {
 	Info() engine.Info
 	// Trace is nil while the model is loading.

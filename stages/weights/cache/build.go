@@ -11,8 +11,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Progress is told how far a phase of a build or a load is: "convert experts", "check experts", "load
-// experts", "load matrices"; done and all are bytes of the files.
+// Progress is called during a phase of a build or a load: "convert experts", "check experts", "load
+// experts", "load matrices". done and all are bytes of the files.
 type Progress func(phase string, done, all int64)
 
 func (p Progress) tell(phase string, done, all int64) {

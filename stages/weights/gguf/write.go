@@ -46,7 +46,7 @@ func (t *Tensor) Size() (int64, error) {
 	return int64(n), err
 }
 
-// Padding is how many bytes follow a tensor of n bytes, for the default alignment.
+// Padding returns the number of padding bytes after a tensor of n bytes, for the default alignment.
 func Padding(n int64) int { return int(-n & (defaultAlignment - 1)) }
 
 // Head returns the part of a file before the tensors, which follow in the order of the list with Padding
