@@ -36,7 +36,7 @@ func (e *formatError) Error() string {
 	return fmt.Sprintf("token %d of the answer cannot follow '%s': %v", e.token, e.param, e.cause)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *formatError) Unwrap() error { return e.cause }
 
 // errGrammar is the cause where the grammar's own code failed.

@@ -63,7 +63,7 @@ func (h *histogram) observe(v float64) {
 	h.sum += v
 }
 
-// snapshot gives the cumulative form.
+// snapshot returns the cumulative form.
 func (h *histogram) snapshot() engine.Histogram {
 	s := engine.Histogram{Bounds: h.bounds, Counts: make([]uint64, len(h.bounds)), Count: h.n, Sum: h.sum}
 	var below uint64

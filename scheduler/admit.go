@@ -1,7 +1,7 @@
 package scheduler
 
-// lookEvery is how many batches are made before a request that did not fit is looked up in the
-// cache again, unless what is free changes the answer.
+// lookEvery is the number of batches after which a request that did not fit is looked up in the cache
+// again, unless the free memory changes the answer before.
 const lookEvery = 16
 
 // fits reports whether a waiting sequence could start: a slot is free, and so are blocks for all

@@ -27,8 +27,8 @@ type account struct {
 // token, so it costs more.
 const decodeCost = 2
 
-// debt is how many batches' worth of prompts a key can be behind others, or before them, when it
-// has rows of prompts to compute.
+// debt is the number of batches' worth of prompts by which a key can be behind others, or ahead of
+// them, when it has rows of prompts to compute.
 const debt = 4
 
 // keysMax is the number of accounts beyond which those that make no difference are dropped.
@@ -67,7 +67,7 @@ func (c *Core) clock(a *account) *uint64 {
 	return &c.clocks[0]
 }
 
-// waits is how many requests have rows of prompts to compute.
+// waits returns the number of requests that have rows of prompts to compute.
 func (a *account) waits() int { return a.count[waiting] + a.count[filling] }
 
 // tally counts a live request into a phase or out of it. A key that had nothing to compute starts
@@ -90,8 +90,8 @@ func (c *Core) tally(s *seq, p phase, by int) {
 	}
 }
 
-// slack is how many rows a waiting key may be behind virtual time, or a key with running answers
-// before it.
+// slack returns the number of rows by which a waiting key may be behind virtual time, or a key with
+// running answers ahead of it.
 func (c *Core) slack() uint64 { return uint64(debt * c.cfg.PrefillShare) }
 
 // catchUp forgets what a key was owed beyond slack while it waited for slots or memory. It would
@@ -195,5 +195,5 @@ func (c *Core) portion(slots, blocks int) int {
 	return max(slots*c.cfg.Blocks, blocks*c.cfg.MaxSeqs)
 }
 
-// own is how many blocks a sequence holds that others did not hold when it began.
+// own returns the number of blocks that a sequence holds and that others did not hold when it began.
 func (s *seq) own() int { return max(0, len(s.blocks)-s.borrowed) }

@@ -19,7 +19,7 @@ package scheduler
 // reserve is kept, and no request is parked, because parked ones wait for one that runs. So with
 // nothing in flight and a live request Next always makes a batch.
 
-// room is how many blocks a sequence may take: none that an earlier one waits for.
+// room returns the number of blocks that a sequence may take: none for which an earlier one waits.
 func (c *Core) room(s *seq) int {
 	n := c.pool.Available()
 	if c.short != nil && c.short != s && outranks(c.short, s) {

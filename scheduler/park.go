@@ -32,7 +32,7 @@ func (c *Core) runnerFor(s *seq) (*seq, int) {
 // whole stands for all blocks of a prompt, also the last one that is not full.
 const whole = int(^uint(0) >> 1)
 
-// worthWaiting is how many blocks s should wait for r to have; 0 for none.
+// worthWaiting returns the number of blocks that r must have before s should start; 0 for none.
 func (c *Core) worthWaiting(r, s *seq) int {
 	if r.phase != filling || r.ended != None || r.yields || !r.reuses || r.root != s.root || c.sooner(s, r) {
 		return 0

@@ -181,7 +181,7 @@ func (c *chain) last(from int32) int32 {
 	return -1
 }
 
-// copies is how many blocks must be free beside those of the chain so that its end can be copied. Without states
+// copies returns the number of blocks, apart from the chain's, that must be free so that its end can be copied. Without states
 // the end can be left out.
 func (c *Core) copies() int {
 	if c.chain.from >= 0 && c.cfg.Snapshots > 0 {
@@ -212,7 +212,7 @@ func (c *Core) trim(s *seq, n int) {
 	}
 }
 
-// sharing is how many blocks of the chain other sequences hold.
+// sharing returns the number of blocks of the chain that other sequences hold.
 func (c *Core) sharing() (n int) {
 	for _, page := range c.chain.pages {
 		if c.pool.Place(page) < 0 && c.pool.Held(page) {

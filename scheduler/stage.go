@@ -7,7 +7,7 @@ package scheduler
 // the cache then, as the ones used last, and the request starts once the rest fits into one
 // batch.
 
-// loadable is how many blocks a batch may load that has room for that many rows of prompts.
+// loadable returns the number of blocks that a batch may load if it has room for the given number of rows of prompts.
 func (c *Core) loadable(f *flight, room int) int {
 	if c.cfg.LoadRate == 0 || c.count[decoding] == 0 {
 		return c.cfg.RAMBlocks

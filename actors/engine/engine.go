@@ -202,7 +202,7 @@ type Stream interface {
 	PromptTokens() int
 }
 
-// EventKind tells which fields of an Event are set.
+// EventKind selects which fields of an Event are set.
 type EventKind uint8
 
 const (
@@ -215,7 +215,7 @@ const (
 	Failed                    // Err and Usage
 )
 
-// Part tells which part of an answer a text is.
+// Part is the part of an answer that a text belongs to.
 type Part uint8
 
 const (

@@ -275,7 +275,7 @@ func (m measured) layers(blockTokens int) (list []int64) {
 // room returns the memory for layers where a member has that much.
 func (m measured) room(memory int64) int64 { return int64(memoryShare*float64(memory)) - m.Fixed }
 
-// blocks is how many KV blocks a member has room for beside n layers from first on.
+// blocks returns the number of KV blocks for which a member has room beside n layers from first on.
 func (m measured) blocks(memory int64, first, n int) (int, error) {
 	room, block := m.room(memory), int64(0)
 	for _, l := range m.Layers[first : first+n] {

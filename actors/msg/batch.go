@@ -306,7 +306,7 @@ func (a *Away) Describe(e *trace.Event) { a.describe(e, a.Batch, -1) }
 // Carried implements Carrier.
 func (a *Away) Carried() *Batch { return a.Batch }
 
-// Merged tells the group that all parts of a layer's experts are done.
+// Merged reports to the group that all parts of a layer's experts are done.
 type Merged struct {
 	Batch *Batch
 	Layer int

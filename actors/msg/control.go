@@ -36,7 +36,7 @@ type Suspended struct {
 	Fault    error   // it cannot go on
 }
 
-// Suspend tells the schedule actor to make no batches any more and to forget those in flight. It still takes
+// Suspend makes the schedule actor stop making batches and forget the batches in flight. It still takes
 // requests and cancels them.
 type Suspend struct {
 	Delivered chan struct{} // closed when the stream actor has all that was reported before; may be nil
@@ -132,7 +132,7 @@ const (
 	DeliverEnded
 )
 
-// Failed tells the schedule actor that a batch will not come back whole.
+// Failed reports to the schedule actor that a batch will not come back whole.
 type Failed struct {
 	Batch *Batch
 	Epoch uint32 // that the batch was sent in

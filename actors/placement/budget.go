@@ -64,7 +64,7 @@ func (b *budget) copied(x *device.TimedSpan) {
 	b.rate = rate
 }
 
-// experts is how many experts of the given size may be copied now, into the given number of slots: at
+// experts returns the number of experts of the given size that may be copied now, into the given number of slots: at
 // least one, so that there is something to measure.
 func (b *budget) experts(bytes int64, slots int) int {
 	most := max(1, slots/movePart)

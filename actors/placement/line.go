@@ -128,7 +128,7 @@ func (l *line) note(d due) {
 	l.due = append(l.due, d)
 }
 
-// neighbours is how many of the first loads bring consecutive experts to consecutive slots: one copy
+// neighbours returns the number of loads at the start that bring consecutive experts to consecutive slots: one copy
 // is enough for them.
 func neighbours(loads []dispatch.Load) int {
 	n := 1

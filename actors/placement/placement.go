@@ -329,7 +329,7 @@ func (p *Placement) Notices() []string {
 	return lines
 }
 
-// mostCallRows is how many rows a host call may have; 0: no batch makes any.
+// mostCallRows returns the largest number of rows of a host call, 0 if no batch makes host calls.
 func (p *Placement) mostCallRows() int {
 	rows := 0
 	for phase := range dispatch.Phases {

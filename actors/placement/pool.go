@@ -142,7 +142,7 @@ func (p *Placement) count(index, rows int, work []device.ExpertRows) {
 	}
 }
 
-// worth is how much a row of a step counts.
+// worth returns the weight of a row of a step.
 func (p *Placement) worth(rows int) float64 {
 	if p.Phase(rows) == dispatch.Decode {
 		return 1

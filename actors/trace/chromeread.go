@@ -115,7 +115,7 @@ func expect(dec *json.Decoder, want json.Delim) error {
 	return err
 }
 
-// nanos returns a time in microseconds; beyond a century it is no time.
+// nanos converts a time in microseconds. A time beyond a century is an error.
 func nanos(us float64) (int64, error) {
 	if math.IsNaN(us) || math.Abs(us) > 3e15 {
 		return 0, fmt.Errorf("a time of %v us", us)

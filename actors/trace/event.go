@@ -91,8 +91,8 @@ type Event struct {
 }
 
 // Totals sums up all events of a ring since its start, overwritten ones too, each together with the
-// others that it stands for. Events about whole requests are not included: they are no work of the
-// actor that records them.
+// others that it stands for. Events about whole requests are not included, because they are not work
+// of the actor that records them.
 type Totals struct {
 	Count uint64
 	Wait  time.Duration // in the mailbox, of events that know Enqueued

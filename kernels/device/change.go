@@ -52,7 +52,7 @@ func (e Encoded) Prompt() int { return int(e[3]) }
 // Penalises is Change.Penalises.
 func (e Encoded) Penalises() bool { return e[7] != 0 }
 
-// Encode gives c for a device; nil if it names more tokens than a device has room for.
+// Encode returns c in the form that a device reads, nil if it names more tokens than a device has room for.
 func (c *Change) Encode() Encoded {
 	if len(c.Bias)+len(c.Ends) > ChangeTokens {
 		return nil

@@ -18,7 +18,7 @@ type Compress struct {
 	BlockTokens int  // tokens in a KV block
 }
 
-// Parts is how many values of a channel a token has.
+// Parts returns the number of values of a channel that a token has.
 func (p Compress) Parts() int {
 	if p.Overlap {
 		return 2

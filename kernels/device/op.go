@@ -156,7 +156,7 @@ func (r *Routed) Len() int { return max(len(r.F), len(r.Q)) }
 // List is a list of operators that run one after the other.
 type List struct {
 	Ops []Op
-	// Generated is how many of the rows of the operators are generated ones, which come first:
+	// Generated is the number of generated rows at the start of the operators' rows:
 	// a device may compute these in another way than a prompt's.
 	Generated int
 

@@ -29,8 +29,8 @@ type Clock interface {
 	// WaitTimed is Stream.Wait between two timestamps. Both are nil if there is nothing to wait
 	// for.
 	WaitTimed(e Event) (from, to Timestamp)
-	// Cost is how much longer a step takes for each timestamp in it that is read when the step is
-	// over; 0 if that is not worth counting.
+	// Cost returns the time that each timestamp adds to a step if it is read when the step is over. It
+	// returns 0 if the time is negligible.
 	Cost() time.Duration
 }
 

@@ -97,7 +97,7 @@ func owner(b device.Buffer) string {
 	return fmt.Sprintf("another device (%T)", b)
 }
 
-// buffer gives the CPU's memory behind b, which is part of the argument name.
+// buffer returns the CPU's memory behind b, which is part of the argument name.
 func (c *call) buffer(name, part string, b device.Buffer) device.Buffer {
 	own, ok := b.(*buffer)
 	if !ok || own.dev != c.dev {

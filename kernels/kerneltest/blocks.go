@@ -42,7 +42,7 @@ func Blocks(r *rand.Rand, e *tensor.Encoding, rows, cols int, fill func() byte) 
 	return b
 }
 
-// setScales sets the scales of a block, and the codes that are no numbers.
+// setScales sets the scales of a block, and the codes that are not numbers.
 func setScales(r *rand.Rand, e *tensor.Encoding, block []byte) {
 	for _, off := range scaleAt[e.Name()] {
 		binary.LittleEndian.PutUint16(block[off:], tensor.F32ToF16(float32(r.NormFloat64())*0.01))

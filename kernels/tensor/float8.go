@@ -11,7 +11,7 @@ func F8E4M3ToF32(b uint8) float32 { return f8e4m3[b] }
 // mantissa bits); exact. It is the upper half of a binary16.
 func F8E5M2ToF32(b uint8) float32 { return F16ToF32(uint16(b) << 8) }
 
-// F8E8M0ToF32 gives the scale 2^(b-127); 0xff is NaN (OCP microscaling formats
+// F8E8M0ToF32 returns the scale 2^(b-127); 0xff is NaN (OCP microscaling formats
 // 1.0). 2^-127 is subnormal in float32 and exact.
 func F8E8M0ToF32(b uint8) float32 {
 	switch b {

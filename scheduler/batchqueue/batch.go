@@ -93,7 +93,7 @@ func (s *Store) forget(tx *bolt.Tx, owner string) error {
 	return nil
 }
 
-// Batch gives an owner's batch.
+// Batch returns an owner's batch.
 func (s *Store) Batch(owner, id string) (b Batch, err error) {
 	err = s.db.View(func(tx *bolt.Tx) error {
 		p, err := load[Batch](tx, batchesBucket, owner, id)

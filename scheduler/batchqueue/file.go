@@ -219,7 +219,7 @@ func (s *Store) place(u *Upload, f File) {
 	}
 }
 
-// File gives the record of an owner's file.
+// File returns the record of an owner's file.
 func (s *Store) File(owner, id string) (f File, err error) {
 	err = s.db.View(func(tx *bolt.Tx) error {
 		p, err := load[File](tx, filesBucket, owner, id)

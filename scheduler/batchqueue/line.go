@@ -67,7 +67,7 @@ func NewReader(r io.Reader, limit int) *Reader {
 	return &Reader{in: bufio.NewReaderSize(r, 64<<10), limit: limit}
 }
 
-// Next gives the next line, and io.EOF after the last one.
+// Next returns the next line, and io.EOF after the last one.
 func (r *Reader) Next() (Raw, error) {
 	for {
 		line, err := r.line()

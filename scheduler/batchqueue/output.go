@@ -67,7 +67,7 @@ func unanswered(batch string, index int, customID string, cause OutputError) (Se
 	return Settled{Batch: batch, Index: index, Text: text}, err
 }
 
-// encode gives a line; bodies are made compact, so that it is one line.
+// encode returns a line; bodies are made compact, so that it is one line.
 func (o *Output) encode() ([]byte, error) {
 	if o.Response != nil {
 		if err := o.Response.Body.Compact(); err != nil {

@@ -234,7 +234,7 @@ func (s *Store) Lines(b *Batch) (*Lines, error) {
 	return l, nil
 }
 
-// Next gives the next open line, or io.EOF. A fault, which validation would have
+// Next returns the next open line, or io.EOF. A fault, which validation would have
 // found, comes of a file that was changed. Body is valid until the next call.
 func (l *Lines) Next() (index int, line Line, fault *Fault, err error) {
 	for {

@@ -51,7 +51,7 @@ func (s *Store) Validate(ctx context.Context, id string) (Batch, error) {
 	return s.accept(id, c)
 }
 
-// verdict gives the faults for which a file is refused, or nil.
+// verdict returns the faults for which a file is refused, or nil.
 func (s *Store) verdict(c checked) []Fault {
 	switch {
 	case c.counts.Total > s.opt.MaxLines:

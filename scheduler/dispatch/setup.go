@@ -38,7 +38,7 @@ func (s *Setup) check() error {
 // all returns the number of experts.
 func (s *Setup) all() int { return len(s.Layers) * s.Experts }
 
-// slots is how many experts the budget holds, no more than there are.
+// slots returns the number of experts that fit into the budget, at most all.
 func (s *Setup) slots() int { return int(min(int64(s.all()), s.Budget/s.Bytes)) }
 
 // room refuses slots that exceed the budget.

@@ -10,7 +10,7 @@ var (
 	// ErrCounts: numbers that no router gives: an expert chosen more often than there
 	// were tokens, or more than can be counted.
 	ErrCounts = errors.New("heat: impossible counts")
-	// ErrFormat: the bytes are no heat map of this version.
+	// ErrFormat: the bytes are not a heat map of this version.
 	ErrFormat = errors.New("heat: not a heat map")
 	// ErrDamaged: they once were one.
 	ErrDamaged = errors.New("heat: damaged heat map")

@@ -34,7 +34,7 @@ func fileSize(layers, experts int) int {
 	return headerSize + 12*layers + 8*layers*experts + sha256.Size
 }
 
-// encode gives the bytes of a file.
+// encode returns the bytes of a file.
 func (m *Map) encode() []byte {
 	b := make([]byte, 0, fileSize(len(m.shape.Layers), m.shape.Experts))
 	b = append(b, magic...)
@@ -60,8 +60,8 @@ func (m *Map) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// Read reads a map to the end of r. What is no map of this version is ErrFormat, what
-// is cut or changed ErrDamaged. Memory grows with what is really there, to 9 MiB.
+// Read reads a map to the end of r. It returns ErrFormat if the bytes are not a map of this version, and
+// ErrDamaged if they were cut or changed. Its memory grows with the bytes read, to 9 MiB.
 func Read(r io.Reader) (*Map, error) {
 	header := make([]byte, headerSize)
 	if _, err := io.ReadFull(r, header); err != nil {

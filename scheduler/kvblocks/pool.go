@@ -234,7 +234,7 @@ func (p *Pool) block(id int32) *page {
 // Held reports whether a block is held.
 func (p *Pool) Held(block int32) bool { return p.block(block).holds > 0 }
 
-// Holds is how often a block is held.
+// Holds returns the number of holds of a block.
 func (p *Pool) Holds(block int32) int { return int(p.block(block).holds) }
 
 // Generation tells contents without an identity apart: while it is the same and the block Useful,

@@ -29,7 +29,7 @@ func (p *Pool) Open(domain [32]byte) uint64 {
 	return r.serial
 }
 
-// Close gives up a root.
+// Close releases a root.
 func (p *Pool) Close(serial uint64) { p.roots.count(serial, -1) }
 
 // count changes the uses of a root; of what is none it does nothing.

@@ -143,7 +143,7 @@ func (d *Read) of(h *Header, b *Batch) {
 	d.Experts = slices.Compact(d.Experts)
 }
 
-// Counts is how many batches read each expert.
+// Counts returns the number of batches that read each expert.
 func Counts(h *Header, list []Batch) []int {
 	c := Counter{Header: *h}
 	for i := range list {

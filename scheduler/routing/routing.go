@@ -11,7 +11,7 @@ import (
 
 // Errors of traces.
 var (
-	// ErrFormat: the file is no trace of this version.
+	// ErrFormat: the file is not a trace of this version.
 	ErrFormat = errors.New("no recording of router choices")
 	// ErrDamaged: a part of the file is cut off or changed. What was read before is right.
 	ErrDamaged = errors.New("the recording of router choices is damaged")

@@ -34,7 +34,7 @@ type Divergence struct {
 	Note string `json:"note,omitempty"` // why nothing, or not everything, was tried
 }
 
-// statsOf describes v; values that are no numbers count as 0, since JSON has none.
+// statsOf describes v; values that are not numbers count as 0, since JSON has none.
 func statsOf(v []float32) Stats {
 	s := Stats{First: make([]float32, 0, 5)}
 	for i, x := range v {

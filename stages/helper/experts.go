@@ -82,7 +82,7 @@ func New(dev device.Device, host offload.Host, parts *load.Parts, holds map[int]
 	return h, nil
 }
 
-// count is how many of list are set.
+// count returns the number of true values in list.
 func count(list []bool) (n int) {
 	for _, set := range list {
 		if set {

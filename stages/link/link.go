@@ -135,7 +135,7 @@ func (f *Flight) stamp(s device.Stream) device.Timestamp {
 	return nil
 }
 
-// took is how long the copies took; 0 if they were not timed.
+// took returns the time of the copies, 0 if they were not timed.
 func (f *Flight) took() (d time.Duration) {
 	if f.began != nil && f.done != nil {
 		var ago [1]time.Duration

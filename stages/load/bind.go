@@ -51,7 +51,7 @@ type binder struct {
 	store     Store
 	own       Store // of routed experts
 	experts   func(layer int) []device.QExpert
-	routed    device.Device // of routed experts that are no integers
+	routed    device.Device // of routed experts that are not integers
 	tell      func(done, all int64)
 	done, all int64 // bytes of what is put on dev, for tell
 	card      *card // nil: the device computes on host memory

@@ -81,7 +81,7 @@ type values struct {
 	exact func(f tensor.Format, cols int) (*tensor.Matrix, error)
 }
 
-// rows gives the rows of the named tensors, one after the other.
+// rows returns the rows of the named tensors, one after the other.
 func (b *binder) rows(names ...string) values {
 	fill := func(x []float32) error {
 		for _, name := range names {

@@ -64,7 +64,7 @@ type Use struct {
 	Threads int // of each
 }
 
-// Plan tells what Model with these options and Use.States calls of
+// Plan lists the memory that Model with these options and Use.States calls of
 // stages.NewState take. It reads no tensor: weights not packed count as
 // the config's type (BF16 where it names none, F32 for F16).
 func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {

@@ -171,7 +171,7 @@ func (p Precision) inner(m model.Mixer, rows int) int {
 
 // Store keeps packed matrices from one load to the next.
 type Store interface {
-	// Matrix gives the matrix name as f on the device. make is called if it is not there yet.
+	// Matrix returns the matrix name as f on the device. make is called if it is not there yet.
 	Matrix(name string, f tensor.Layout, make func() (*tensor.Matrix, error)) (device.QMat, error)
 }
 

@@ -78,7 +78,7 @@ func StageBytes(cfg *model.Config, lim stages.Limits, l device.Layout) int64 {
 }
 
 // MirrorBytes returns the host memory that NewMirror allocates for batches within lim; group is that of
-// the host's experts, 0 if they are no integers.
+// the host's experts, 0 if they are not integers.
 func MirrorBytes(cfg *model.Config, lim stages.Limits, group int, l device.Layout) int64 {
 	n := 4*int64(lim.LayerRows())*int64(1+cfg.MoE.Router.TopK)*int64(cfg.Hidden) + 4*int64(lim.LayerRows()*cfg.MoE.Router.TopK)
 	if group > 0 {

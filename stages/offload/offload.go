@@ -258,7 +258,7 @@ func (x *Experts) place(slot int) int {
 	return slot - len(a.Slots)
 }
 
-// fit is how many slots can be allocated, at most most.
+// fit returns the number of slots that can be allocated, at most most.
 func (x *Experts) fit(most int) int {
 	if m := x.dev.Memory(); m.Total > 0 {
 		most = min(most, int((m.Total-m.Used)/int64(x.size)))

@@ -167,7 +167,7 @@ func (m compressed) turnedTo(x []float64, dim int, position func(at int) float64
 	return out
 }
 
-// sees is how many entries a token sees.
+// sees returns the number of entries that a token sees.
 func (m compressed) sees(i int) int {
 	if m.Ratio == 0 {
 		return 0

@@ -94,7 +94,7 @@ func (l *Layer) IndexScores(score IndexScore) []float64 {
 	return out
 }
 
-// entries is how many tokens, or complete pools, the text has.
+// entries returns the number of tokens, or of complete pools, of the text.
 func (l *Layer) entries() int { return l.Indexer.Sizes(1).Sees(l.T - 1) }
 
 // poolKeys returns the keys of the complete pools: of each channel the sum of the tokens' keys by the softmax of their gates.

@@ -106,7 +106,7 @@ type Product struct {
 	Heads int
 	Parts []int
 	Rope  int
-	// The columns are heads of ColumnDim values; 0: they are no heads.
+	// The columns are heads of ColumnDim values; 0: they are not divided into heads.
 	ColumnDim int
 	Alike     string // the role of a weight of the same shape, "" if there is none
 }

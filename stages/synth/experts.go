@@ -64,7 +64,7 @@ type Experts struct {
 	packed []byte
 }
 
-// Expert gives W13 [2F, H] and W2 [H, F].
+// Expert returns W13 [2F, H] and W2 [H, F].
 func (s *Experts) Expert(layer, e int) (w13, w2 *tensor.Matrix, err error) {
 	x, err := s.Model.expert(layer, e, s.Format)
 	if err != nil {

@@ -178,7 +178,7 @@ func blank(tile []byte, e *tensor.Encoding, row, col int) {
 	tile[at] = tile[at]&^(15<<shift) | 8<<shift
 }
 
-// matrix gives the same integers unpacked; packed is scratch of ValueBytes and
+// matrix returns the same integers unpacked; packed is scratch of ValueBytes and
 // ScaleBytes.
 func (x *integers) matrix(packed []byte, threads int) *tensor.Matrix {
 	values, scales := packed[:x.ValueBytes()], packed[x.ValueBytes():][:x.ScaleBytes()]

@@ -73,7 +73,7 @@ func Shapes() []string {
 	return list
 }
 
-// New gives the model of a named shape. A shape of a family that cannot be run yet
+// New returns the model of a named shape. A shape of a family that cannot be run yet
 // is refused by model.ErrFamily.
 func New(shape string, o Options) (*Model, error) {
 	config, err := read(shape)
@@ -100,7 +100,7 @@ func read(shape string) ([]byte, error) {
 	return shapes.ReadFile("shapes/" + shape + ".json")
 }
 
-// FromConfig gives the model of a config.json, which gets other sizes by o.
+// FromConfig returns the model of a config.json, which gets other sizes by o.
 func FromConfig(shape string, config []byte, o Options) (*Model, error) {
 	if o.Skew == "" {
 		o.Skew = Uniform

@@ -64,7 +64,7 @@ func (m *Model) headCommon() func(row, i int) uint16 {
 	return func(int, int) uint16 { return 0 }
 }
 
-// routerCommon gives the weight of each expert for the constant columns. The sum
+// routerCommon returns the weight of each expert for the constant columns. The sum
 // over them, Hidden/common, times the constant is a logit of rank[i] in spreads of
 // the random part.
 func (m *Model) routerCommon(key uint64, experts int) func(expert, i int) uint16 {

@@ -95,7 +95,7 @@ type folder interface {
 	names() ([]string, error)
 	// has reports whether the file is there, a link's target if it is a link.
 	has(name string) bool
-	// open gives a file's content and what frees it (nil: nothing to free).
+	// open returns a file's content and what frees it (nil: nothing to free).
 	open(name string) ([]byte, func() error, error)
 }
 

@@ -14,7 +14,7 @@ import (
 	"krater/actors/engine"
 )
 
-// Limits bound one key; 0 is no limit.
+// Limits bound one key; 0 means no limit.
 type Limits struct {
 	Requests   int // a minute
 	Tokens     int // a minute, of prompts and answers

@@ -53,7 +53,7 @@ const (
 // castagnoli is the checksum that processors have an instruction for.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ErrWire reports bytes that are no frame, or not the bytes that were sent.
+// ErrWire reports bytes that are not a frame, or that differ from the bytes sent.
 var ErrWire = errors.New("not a frame")
 
 // sections are the parts of a frame after its header.

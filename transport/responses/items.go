@@ -11,7 +11,7 @@ import (
 // maxCallID bounds the id of a call, in bytes.
 const maxCallID = 256
 
-// readOther reads an item that is no message: a call, its result, or the reasoning of an answer.
+// readOther reads an item other than a message: a call, its result, or the reasoning of an answer.
 func readOther(param, kind string, raw jsontext.Value) (turn, *api.Error) {
 	switch kind {
 	case "function_call":

@@ -282,7 +282,7 @@ func (p *Flags) Report(name string, cfg source.Sizes, f *config.Options, m *mach
 	served := keptServed(f, m, r.Card.Name, name, &c.Shape)
 	if served != nil {
 		if done, err := c.Correct(*served); err != nil || !done {
-			served = nil // it is no plan's
+			served = nil // it does not belong to a plan
 		}
 	}
 	made, err := forecast.New(*c)

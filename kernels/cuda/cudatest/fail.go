@@ -64,7 +64,7 @@ import (
 )
 
 // Fail makes calls of the emulated driver fail from now on. The argument is as in KR_EMU_FAIL:
-// "cuMemcpy:3:1" is the third copy, with CUDA_ERROR_INVALID_VALUE; "" is no fault. It returns how
+// "cuMemcpy:3:1" is the third copy, with CUDA_ERROR_INVALID_VALUE; "" means no fault. It returns how
 // many of the faults requested before have occurred. With a real driver the test is skipped. The
 // faults end with the test.
 func Fail(t testing.TB, faults string) (fired int) {

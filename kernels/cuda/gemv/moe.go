@@ -47,7 +47,7 @@ func Grouped(rows int) bool { return rows >= groupedFrom }
 type Mixture struct {
 	X       launch.Mat    // [M, H] BF16
 	Bank    launch.Bank   // E experts of width F, perhaps with biases and an activation
-	IDs     launch.Mat    // [M, K] I32; an id that is no expert (below 0, or not below E), or not in the bank, adds nothing
+	IDs     launch.Mat    // [M, K] I32; an id outside 0..E-1, or not in the bank, adds nothing
 	Weights launch.Mat    // [M, K] F32
 	Shared  Network       // of width S; may be absent
 	Gate    launch.Mat    // [1, H] BF16 or F32: the shared result's factor is sigmoid(x * gate); absent: 1

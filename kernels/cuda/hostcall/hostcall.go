@@ -66,7 +66,7 @@ const (
 // A launch for tagged words has one block, which loads all of them at once.
 const _ = uint(pieceBytes - 2*max(mostTaggedX, mostTaggedOut))
 
-// answers is how many rows the answer to a call of a number of rows has.
+// answers returns the number of rows of the answer to a call with the given number of rows.
 func (s *Size) answers(rows int) int {
 	if s.Each {
 		return rows * s.TopK

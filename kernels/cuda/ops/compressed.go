@@ -30,7 +30,7 @@ func (b *Builder) Compressed(out, q launch.Mat, c compressed.Caches, chosen, sin
 	}
 }
 
-// seesMost is how many tokens and entries a row sees at most in a context: topK entries, if that is not 0.
+// seesMost returns the largest number of tokens and entries that a row sees in a context: topK entries, if topK is not 0.
 func seesMost(p device.Compressed, topK, context int) int {
 	entries := p.Sees(context - 1)
 	if topK > 0 {

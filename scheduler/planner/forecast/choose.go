@@ -139,7 +139,7 @@ func (x *chooser) best(list []Candidate, sides []Side) int {
 	return at
 }
 
-// room is how many experts there is room for beside memory for the given number of them (windows).
+// room returns the number of experts that fit beside memory for the given number of experts (windows).
 func (x *chooser) room(besides int) int {
 	return int(min(int64(x.s.all()), max(0, x.b.Room(x.s.expertBytes(besides)))/x.s.ExpertCard))
 }

@@ -20,7 +20,7 @@ const divisions = 8
 // middle length.
 const answerTokens = 256
 
-// exchange is how long a prompt and its answer take.
+// exchange returns the time of a prompt and its answer.
 func exchange(prefill, decode *Side) float64 {
 	return prefill.Decides.Seconds + answerTokens*decode.Decides.Seconds
 }

@@ -19,7 +19,7 @@ type layout struct {
 	buffers int // for groups: with 2 the next one comes while one is computed
 }
 
-// stay is how many experts are always there.
+// stay returns the number of experts that always stay on the GPU.
 func (l layout) stay(s *Shape) int { return l.layers*s.Experts + l.kept*(s.MoE-l.layers) + l.more }
 
 // experts returns the number of experts that the GPU has places for.

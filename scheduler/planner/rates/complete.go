@@ -118,7 +118,7 @@ func (c Card) Complete() (Card, error) {
 	return c, nil
 }
 
-// Complete gives the processors with every figure. They need the rate of memory and
+// Complete returns the processors with every figure. They need the rate of memory and
 // that of products.
 func (c CPU) Complete() (CPU, error) {
 	switch {

@@ -50,7 +50,7 @@ type Decode struct {
 	Busy            float64 // share of the time that the busiest machine computes
 }
 
-// expertsRead is how many experts of a layer a step of that many rows reads, if each token chooses at random.
+// expertsRead returns the expected number of experts of a layer that a step of the given number of rows reads, if each token chooses at random.
 func (m *Model) expertsRead(rows float64) float64 {
 	e := float64(m.Experts)
 	if e == 0 {

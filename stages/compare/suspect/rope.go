@@ -161,7 +161,7 @@ func (l *layer) otherFrequencies() []frequencies {
 	return list
 }
 
-// turning is how many frequencies are not 0.
+// turning returns the number of frequencies that are not 0.
 func turning(inv []float64) (n int) {
 	for _, f := range inv {
 		if f != 0 {

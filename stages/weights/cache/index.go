@@ -88,7 +88,7 @@ func checkKey(k key) error {
 	return nil
 }
 
-// encode gives the index and the header of a finished file.
+// encode returns the index and the header of a finished file.
 func (x *matrixIndex) encode(source Fingerprint, precision [32]byte) (index, header []byte) {
 	le := binary.LittleEndian
 	for _, k := range x.keys() {

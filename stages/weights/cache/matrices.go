@@ -182,7 +182,7 @@ func (m *Matrices) fail(err error) {
 	m.o.notice("%v; the weights are quantised again at the next start", m.err)
 }
 
-// Matrix gives the matrix name as f on the device. make is called if the
+// Matrix returns the matrix name as f on the device. make is called if the
 // file does not have it. The matrix stays the store's and is valid until Close.
 func (m *Matrices) Matrix(name string, f tensor.Layout, make func() (*tensor.Matrix, error)) (device.QMat, error) {
 	m.mu.Lock()

@@ -103,7 +103,7 @@ func (x *output) kept(size int64) (int, error) {
 	return len(entries), nil
 }
 
-// readBack gives the checksum of a layer in the file.
+// readBack returns the checksum of a layer in the file.
 func (x *output) readBack(i int) (sum uint32, err error) {
 	for e := range x.plan.Experts {
 		if _, err := x.ReadAt(x.buf, x.layout.at(i)+int64(e)*int64(x.layout.size)); err != nil {

@@ -24,7 +24,7 @@ type opened struct {
 // headerMost is the largest header there can be.
 const headerMost = (headerFixed + maxLayers*headerLayer + page - 1) / page * page
 
-// openSized opens a file and tells its size. What is no regular file is no cache.
+// openSized opens a file and returns its size. Only a regular file can be a cache.
 func openSized(path string) (*os.File, int64, error) {
 	f, err := files.Open(path)
 	if errors.Is(err, files.ErrNotRegular) {

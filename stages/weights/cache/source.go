@@ -54,7 +54,7 @@ type floats struct {
 	w13, w2       []float32 // [2F, H], [H, F]
 }
 
-// As gives the same experts in another format. What was read for the one serves the
+// As returns the same experts in another format. What was read for the one serves the
 // other; they are not to be used at the same time.
 func (w *Weights) As(f tensor.Format) Source {
 	w.room()

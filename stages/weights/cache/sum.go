@@ -17,7 +17,7 @@ import (
 // the cache of a core still.
 const chunk = 256 << 10
 
-// readSum gives the checksum of n bytes of a file, read to dst, or where dst is nil
+// readSum returns the checksum of n bytes of a file, read to dst, or where dst is nil
 // over and over into scratch.
 func readSum(f io.ReaderAt, from, n int64, dst, scratch []byte) (sum uint32, err error) {
 	for at := int64(0); at < n; {

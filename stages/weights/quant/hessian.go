@@ -87,7 +87,7 @@ func (h *Hessian) full(order []int, damp float64) ([]float64, error) {
 	return out, nil
 }
 
-// inverseFactor gives the upper triangular U [n, n] with U^T U = a^-1 for a
+// inverseFactor returns the upper triangular U [n, n] with U^T U = a^-1 for a
 // symmetric positive definite a, which it overwrites. With a = R R^T, R upper
 // triangular (a Cholesky factorisation from the last row up), U is R^-1.
 //

@@ -172,7 +172,7 @@ func (m *Matrix) IntegerRow(dst *tensor.Matrix, at, row int) bool {
 }
 
 // blockRow writes a row of blocks. It reports false for what the encoding does not have, such as a
-// scale that is no number.
+// scale that is not a number.
 func (m *Matrix) blockRow(e *tensor.Encoding, dst []byte, row int) bool {
 	codes, first := m.codes[row*m.stride:][:m.stride], m.scaleRow(row)
 	switch {

@@ -340,7 +340,7 @@ func (x *exporter) names() map[string]string {
 	return stored
 }
 
-// cut gives the pieces of a tensor that llama.cpp cuts; nil for others.
+// cut returns the pieces of a tensor that llama.cpp cuts; nil for others.
 func (x *exporter) cut(layer, rest string, t Release) []Place {
 	from := []string{t.Name}
 	switch rest {
