@@ -18,8 +18,8 @@ type Order struct {
 	Metadata               map[string]string
 }
 
-// Create makes a batch, to be validated. Where too many are remembered, those of the owner with
-// most that ended first are forgotten; their files stay.
+// Create makes a batch, which must then be validated. If the store remembers too many batches, it forgets
+// the ones that ended first of the owner with the most; their files stay.
 func (s *Store) Create(o Order) (Batch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +114,7 @@ func (s *Store) Batches(owner, after string, limit int) (list []Batch, more bool
 	return list, more, err
 }
 
-// Active lists all batches that have not ended, those first whose time ends first.
+// Active lists all batches that have not ended, ordered by the end of their time.
 func (s *Store) Active() (list []Batch, err error) {
 	err = s.db.View(func(tx *bolt.Tx) error {
 		return each(tx, batchesBucket, func(b *Batch) error {
@@ -128,7 +128,7 @@ func (s *Store) Active() (list []Batch, err error) {
 	return list, err
 }
 
-// Totals count what the store remembers.
+// Totals counts the batches and lines in the store.
 type Totals struct {
 	Batches map[Status]int
 	Lines   Counts // Total counts those of validated files
@@ -158,13 +158,12 @@ func (s *Store) Totals() (t Totals, err error) {
 	return t, err
 }
 
-// Cancel asks for the end of an owner's batch: no line of it is started any more.
+// Cancel requests the end of an owner's batch. No further line of it starts.
 func (s *Store) Cancel(owner, id string) (Batch, error) {
 	return s.step(owner, id, Event{Kind: Cancel})
 }
 
-// Expire ends a batch whose time is over; those of its lines that are in flight may
-// still be settled.
+// Expire ends a batch whose time is over. Its lines in flight may still be settled.
 func (s *Store) Expire(id string) (Batch, error) {
 	return s.step(anyOwner, id, Event{Kind: Expire})
 }

@@ -27,7 +27,7 @@ type File struct {
 	Name    string    `json:"name"`
 	Purpose string    `json:"purpose"`
 	Bytes   int64     `json:"bytes"`
-	Part    string    `json:"part,omitzero"` // where its content lies until that has the id as its name
+	Part    string    `json:"part,omitzero"` // the content's file until it is renamed to the id
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"` // removed then, unless a batch needs it
 }
@@ -44,7 +44,7 @@ type Upload struct {
 	err   error
 }
 
-// Upload begins a file of an owner's. Nothing is kept of it before Commit.
+// Upload begins a file of an owner. Without Commit nothing of it is kept.
 func (s *Store) Upload(owner string) (*Upload, error) { return s.begin(owner, false) }
 
 // begin begins a file, whatever there is already if it is free.
@@ -62,7 +62,7 @@ func (s *Store) begin(owner string, free bool) (*Upload, error) {
 	return u, nil
 }
 
-// Write adds to the content. It is ErrTooLarge or ErrFull beyond the limits.
+// Write appends to the content. Beyond the limits it returns ErrTooLarge or ErrFull.
 func (u *Upload) Write(p []byte) (int, error) {
 	if u.err != nil {
 		return 0, u.err
@@ -140,7 +140,7 @@ func part(limit int64, shared bool) int64 {
 	return limit
 }
 
-// Abort forgets the file.
+// Abort drops the file.
 func (u *Upload) Abort() {
 	if u.part == nil {
 		return
@@ -231,7 +231,7 @@ func (s *Store) File(owner, id string) (f File, err error) {
 	return f, err
 }
 
-// Files lists an owner's files; purpose "" is any.
+// Files lists an owner's files with a purpose; "" means any purpose.
 func (s *Store) Files(owner, purpose, after string, limit int, oldest bool) (list []File, more bool, err error) {
 	err = s.db.View(func(tx *bolt.Tx) error {
 		list, more, err = page(tx, filesBucket, owner, after, limit, oldest, func(f *File) bool {
@@ -242,7 +242,7 @@ func (s *Store) Files(owner, purpose, after string, limit int, oldest bool) (lis
 	return list, more, err
 }
 
-// Content opens an owner's file for reading. It stays readable when it is deleted.
+// Content opens an owner's file for reading. The content stays readable after the file is deleted.
 func (s *Store) Content(owner, id string) (io.ReadCloser, File, error) {
 	f, err := s.File(owner, id)
 	if err != nil {
@@ -276,7 +276,7 @@ func (s *Store) openContent(f *File, whole bool) (*os.File, error) {
 	return r, nil
 }
 
-// Delete removes an owner's file; ErrInUse while a batch needs it.
+// Delete removes an owner's file. It returns ErrInUse while a batch needs the file.
 func (s *Store) Delete(owner, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -352,7 +352,7 @@ func (s *Store) unlink(name string) error {
 }
 
 // Sweep removes files whose time is over, unless a batch needs them, and batches that
-// ended that long ago.
+// ended as long ago.
 func (s *Store) Sweep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

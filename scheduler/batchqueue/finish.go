@@ -12,7 +12,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// restLines bounds how many lines of a cancelled or expired batch are settled at once.
+// restLines is the largest number of lines of a cancelled or expired batch that are settled at once.
 const restLines = 4096
 
 // The codes of lines that were accepted and not run.
@@ -22,10 +22,10 @@ const (
 	codeDamaged   = "answer_damaged"
 )
 
-// Finish makes the output of a batch that is Ending and ends it. Open lines of a
-// cancelled or expired one are settled as such first, so that every line is in the
-// output or the error file. No line of the batch may be in flight. It can be called
-// again after any failure.
+// Finish writes the output of a batch that is Ending and ends it. In a cancelled or
+// expired batch it first settles the open lines as such, so that every line is in the
+// output or the error file. No line of the batch may be in flight. Finish can be
+// called again after any failure.
 func (s *Store) Finish(ctx context.Context, id string) (Batch, error) {
 	b, err := s.Batch(anyOwner, id)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// FaultsMax bounds the list of faults that a refused file gets.
+	// FaultsMax is the largest number of faults in the list of a refused file.
 	FaultsMax = 100
 	// customIDMax bounds a line's custom_id, in bytes.
 	customIDMax = 512
@@ -54,7 +54,7 @@ type Raw struct {
 	Long   bool   // it is over the limit, and Text only its beginning
 }
 
-// Reader cuts an input file into lines. Memory stays at one line.
+// Reader divides an input file into lines. It holds one line in memory.
 type Reader struct {
 	in    *bufio.Reader
 	limit int // bytes of a line
@@ -132,8 +132,8 @@ type wireLine struct {
 	Body     jsontext.Value `json:"body"`
 }
 
-// Parse reads a line and checks what a batch asks of it; what the endpoint asks is
-// checked there. A faulty line keeps its custom id too, if it has one.
+// Parse reads a line and checks the rules for lines of a batch. The endpoint checks
+// its own rules. A faulty line also keeps its custom id, if it has one.
 func (s *Spec) Parse(raw Raw) (Line, *Fault) {
 	fault := func(code, param, format string, args ...any) *Fault {
 		return &Fault{Code: code, Param: param, Line: raw.Number, Message: fmt.Sprintf(format, args...)}

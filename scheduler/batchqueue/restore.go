@@ -154,9 +154,9 @@ func (s *Store) prepare() error {
 	})
 }
 
-// Unknown lists what lies in the folder of contents, looks like a file of a store, and
-// was not made by this one, or by a later state of it. It is left as it is.
+// Unknown lists files in the folder of contents that look like files of a store but were not made by this
+// store, or were made by a later state of it. The store does not change them.
 func (s *Store) Unknown() []string { return s.unknown }
 
-// ContentFolder is where Unknown files lie.
+// ContentFolder returns the folder of contents, which has the Unknown files.
 func (s *Store) ContentFolder() string { return filepath.Join(s.dir, contentsName) }

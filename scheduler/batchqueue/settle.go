@@ -217,7 +217,7 @@ type Lines struct {
 	settled map[int]bool
 }
 
-// Lines opens a batch's lines. Close it.
+// Lines opens a batch's lines. The caller must close them.
 func (s *Store) Lines(b *Batch) (*Lines, error) {
 	indices, _, err := s.index(b.ID)
 	if err != nil {
@@ -234,8 +234,8 @@ func (s *Store) Lines(b *Batch) (*Lines, error) {
 	return l, nil
 }
 
-// Next returns the next open line, or io.EOF. A fault, which validation would have
-// found, comes of a file that was changed. Body is valid until the next call.
+// Next returns the next open line, or io.EOF. A fault means that the file was changed
+// after its validation. Body is valid until the next call.
 func (l *Lines) Next() (index int, line Line, fault *Fault, err error) {
 	for {
 		raw, err := l.reader.Next()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Status is where a batch stands.
+// Status is the status of a batch.
 //
 //	validating ──> in_progress ──> finalizing ──> completed
 //	    │ │ │         │     └────────> │ ────────> expired
@@ -26,7 +26,7 @@ const (
 	Cancelled  Status = "cancelled"
 )
 
-// Statuses lists all of them in the order of a batch's life.
+// Statuses lists all statuses in the order of a batch's life.
 var Statuses = []Status{Validating, Failed, InProgress, Finalizing, Completed, Expired, Cancelling, Cancelled}
 
 // Ended reports whether the status is final.

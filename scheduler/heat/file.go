@@ -54,7 +54,7 @@ func (m *Map) encode() []byte {
 	return append(b, sum[:]...)
 }
 
-// WriteTo writes the map as a file holds it.
+// WriteTo writes the map in the format of a file.
 func (m *Map) WriteTo(w io.Writer) (int64, error) {
 	n, err := w.Write(m.encode())
 	return int64(n), err
@@ -125,8 +125,8 @@ func decode(b []byte, layers, experts int) (*Map, error) {
 	return m, nil
 }
 
-// Save writes a file, or replaces it: it is the old or the new one whenever the
-// process or the machine stops. A process that is killed meanwhile leaves a file
+// Save writes a file, or replaces it. If the process or the machine stops meanwhile,
+// the file is the old or the new one. A process that is killed meanwhile leaves a file
 // path.NUMBER.part behind.
 func (m *Map) Save(path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
@@ -158,7 +158,7 @@ func (m *Map) Save(path string) error {
 	return dir.Sync()
 }
 
-// Load reads a file. Errors name it.
+// Load reads a file. Errors contain its name.
 func Load(path string) (*Map, error) {
 	f, err := files.Open(path)
 	if err != nil {

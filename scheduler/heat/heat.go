@@ -1,5 +1,5 @@
-// Package heat keeps how often the router of each layer chose each expert, and says which experts
-// are worth a place on a fast device. It is plain data: actors count, and scheduler/dispatch
+// Package heat counts how often the router of each layer chose each expert, and ranks experts by
+// their worth on a fast device. It holds data only: actors count, and scheduler/dispatch
 // decides. A Map is not safe for concurrent use.
 package heat
 
@@ -54,8 +54,9 @@ func (s *Shape) equal(o *Shape) bool {
 	return s.Experts == o.Experts && s.TopK == o.TopK && slices.Equal(s.Layers, o.Layers)
 }
 
-// Map is the counts of a model. An expert's count never exceeds the tokens its layer
-// has seen, so that their quotient is the share of tokens it is chosen for.
+// Map holds the counts of a model. An expert's count never exceeds the number of
+// tokens that its layer has seen. Their quotient is the share of the tokens that
+// chose the expert.
 type Map struct {
 	Identity Identity
 
@@ -76,7 +77,7 @@ func New(id Identity, s Shape) (*Map, error) {
 // Shape returns the dimensions of the map. Its Layers must not be changed.
 func (m *Map) Shape() Shape { return m.shape }
 
-// Clone copies the map.
+// Clone returns a copy of the map.
 func (m *Map) Clone() *Map {
 	c := *m
 	c.shape.Layers, c.tokens, c.counts = slices.Clone(m.shape.Layers), slices.Clone(m.tokens), slices.Clone(m.counts)
@@ -116,8 +117,9 @@ func (m *Map) Counts(layer int32) []uint64 {
 	return nil
 }
 
-// Add counts tokens that a layer's router has seen, with how many of them went to
-// each expert. After an error (ErrShape, ErrCounts) nothing has changed.
+// Add adds the number of tokens that a layer's router has seen, and the number of
+// them that went to each expert. After an error (ErrShape, ErrCounts) nothing has
+// changed.
 func (m *Map) Add(layer int32, tokens uint64, counts []uint64) error {
 	i := m.index(layer)
 	if i < 0 || len(counts) != m.shape.Experts {
@@ -193,8 +195,8 @@ func (m *Map) Since(earlier *Map) (*Map, error) {
 	return d, nil
 }
 
-// Decay multiplies the weight of what was counted so far by keep (0 to 1, else ErrCounts), so that
-// later counts weigh more. Shares stay the same, except for rounding to whole tokens.
+// Decay multiplies all counts by keep (0 to 1, else ErrCounts), so that later counts weigh more. Shares
+// stay the same, except for rounding to whole tokens.
 func (m *Map) Decay(keep float64) error {
 	if !(keep >= 0 && keep <= 1) {
 		return fmt.Errorf("%w: a decay to %v of what was", ErrCounts, keep)

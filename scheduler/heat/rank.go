@@ -8,7 +8,7 @@ import (
 // Ranked is an expert with its heat and size.
 type Ranked struct {
 	Key
-	// Rate is the share of its layer's tokens that go to it.
+	// Rate is the share of the layer's tokens that go to the expert.
 	Rate float64
 	// Bytes is the size of the expert, 0 if it is not known.
 	Bytes int64

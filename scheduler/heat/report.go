@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Skew says how unevenly experts are used.
+// Skew describes how unevenly experts are used.
 type Skew struct {
 	Experts  int     `json:"experts"`
 	Used     int     `json:"used"`    // chosen at all
@@ -32,7 +32,7 @@ func (c Curve) skew(counts []uint64) Skew {
 	return s
 }
 
-// Report is a map for people and other programs.
+// Report describes a map for people and other programs.
 type Report struct {
 	Identity string        `json:"identity"` // hexadecimal
 	Experts  int           `json:"experts"`
@@ -42,7 +42,7 @@ type Report struct {
 	Whole    Skew          `json:"all_layers"`
 }
 
-// LayerReport is one layer of it.
+// LayerReport is the part of a Report about one layer.
 type LayerReport struct {
 	Layer  int32  `json:"layer"`
 	Tokens uint64 `json:"tokens"`

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Scaled are the counts as strategies take them, [layer][expert], nil where there is no map or it
-// has seen nothing. Counts beyond 32 bits lose their last ones, all alike.
+// Scaled returns the counts in the form that strategies take, [layer][expert], nil if there is no map or it
+// has no counts. If a count needs more than 32 bits, all counts lose the same number of low bits.
 func (m *Map) Scaled() [][]uint32 {
 	if m == nil || m.Seen() == 0 {
 		return nil

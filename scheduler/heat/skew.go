@@ -76,8 +76,8 @@ func (c Curve) Share(part float64) float64 {
 	return c[n] + (at-float64(n))*(c[n+1]-c[n])
 }
 
-// Entropy is that of the choice of an expert in bits, from 0 (always the same) to
-// log2 of their number (even).
+// Entropy returns the entropy of the choice of an expert in bits, from 0 (always the
+// same expert) to log2 of their number (even).
 func (c Curve) Entropy() float64 {
 	var h float64
 	for n := 1; n < len(c); n++ {
