@@ -23,7 +23,7 @@ import (
 //
 // The goroutine that enqueues a layer calls Post before the device's part of the layer and Take
 // after it. The goroutine that submits the step calls Begin first, and End when it has waited for
-// the step. Meanwhile each of the servers, whose number NewHostCalls is given, runs a Server.
+// the step. Meanwhile the given number of servers (NewHostCalls) each run a Server.
 type HostCalls struct {
 	x          *Experts
 	calls      device.HostCalls
@@ -53,9 +53,9 @@ type workspace struct {
 	work   []device.ExpertRows
 }
 
-// answerLimit is how long the device waits for an answer, so that a host that hangs causes an
-// error. A host that works may take seconds: the servers may be computing a layer of another
-// batch, of thousands of rows.
+// answerLimit is the time after which the device stops waiting for an answer, so that a host that hangs
+// causes an error. A working host may take seconds, because the servers may be computing a layer of
+// another batch with thousands of rows.
 const answerLimit = 30 * time.Second
 
 // NewHostCalls makes the calls of a batch, each of up to rows rows.
@@ -140,8 +140,8 @@ func (h *HostCalls) TakeRows(p *stages.Program, st *stages.State, slots device.M
 	p.TakeRows(h.calls, st.ExpertOut, st.RouterIDs, slots)
 }
 
-// Begin is called before a step with the given number of rows is enqueued, when the former one has
-// ended. It returns the number of the step, for its servers.
+// Begin begins a step with the given number of rows and returns the number of the step, for its
+// servers. It must be called before the step is enqueued, when the step before has ended.
 func (h *HostCalls) Begin(rows int) (step uint64) {
 	step = h.step.Add(1) // before the calls are counted anew, see Server
 	h.stepped.Store(int64(rows))
@@ -160,7 +160,7 @@ func (h *HostCalls) Begin(rows int) (step uint64) {
 // errQuit: the step is invalid because its calls were answered without computing during shutdown.
 var errQuit = errors.New("offload: host calls are not answered any more")
 
-// quitLimit is how long a step may take to its end once it has no servers.
+// quitLimit is the time within which a step without servers must end.
 const quitLimit = 5 * time.Second
 
 // Quit ends the service for good: all servers return, and the calls that a running step still
@@ -191,7 +191,7 @@ func (h *HostCalls) blank(stop func() bool) {
 	}
 }
 
-// End is called when a step has ended. An error says why its results are invalid.
+// End must be called when a step has ended. Its error says why the step's results are invalid.
 func (h *HostCalls) End() error {
 	h.over.Store(true)
 	if err := h.cause.Load(); err != nil {
@@ -212,7 +212,7 @@ func (h *HostCalls) Serve(step uint64, s device.Stream, who int, owns func(exper
 	return v.Err()
 }
 
-// Progress is how far a server is with a call.
+// Progress is the progress of a server with a call.
 type Progress uint8
 
 // The values, in order. A server without experts to compute skips Gathered and Computed.
@@ -242,8 +242,8 @@ type Server struct {
 // Server makes a server of a step for the experts for which owns reports true, on a stream of the
 // host. tell may be nil.
 //
-// A step may end, and the next one begin, before every server has seen that the last calls ask
-// for nothing. Such a server is done when it looks again.
+// A step may end, and the next one begin, before every server has seen that the last calls request no
+// rows. Such a server is done when it polls again.
 func (h *HostCalls) Server(step uint64, s device.Stream, who int, owns func(expert int32) bool, tell Teller) Server {
 	return Server{h: h, step: step, s: s, who: who, owns: owns, tell: tell}
 }
@@ -303,7 +303,7 @@ func (v *Server) answer(n, layer int, call *device.HostCall) {
 	at(Answered)
 }
 
-// Err is why the server could not do its part, nil if it could.
+// Err returns why the server could not do its part, nil if it could.
 func (v *Server) Err() error { return v.fail }
 
 // Abandon ends a server in the middle of a step, which is lost. It still answers the calls, but
@@ -330,12 +330,12 @@ func (h *HostCalls) count(call *device.HostCall) {
 	h.x.there.Add(h.stepped.Load()*int64(h.topK) - int64(asked))
 }
 
-// Asked returns how many choices of experts the device has requested by host calls, and how many
-// it has computed itself in the same steps.
+// Asked returns the number of choices of experts that the device has requested by host calls, and the
+// number that it has computed itself in the same steps.
 func (x *Experts) Asked() (asked, there int64) { return x.asked.Load(), x.there.Load() }
 
-// Dismiss answers all calls without computing anything while wait waits for the end of a step that
-// was given up and has no servers.
+// Dismiss answers all calls without computing while wait waits for the end of an abandoned step, which
+// has no servers.
 func (h *HostCalls) Dismiss(wait func() error) error {
 	h.Begin(0)
 	h.calls.Answer(-1) // the last call may be without an answer

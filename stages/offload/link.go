@@ -9,9 +9,9 @@ import (
 	"krater/stages"
 )
 
-// Link lets an accelerator copy some experts that it lacks for itself, in the middle of a step, over the link to
-// spare slots. The accelerator chooses them by the rows of the step (device.OpPickExperts), so the step can be
-// replayed. Slots are used again in every layer, so steps with a Link run one after another.
+// Link lets an accelerator copy some missing experts by itself, in the middle of a step, over the link to spare
+// slots. The accelerator chooses them by the rows of the step (device.OpPickExperts), so the step can be
+// replayed. Every layer uses the same slots, so steps with a Link run one after another.
 type Link struct {
 	x     *Experts
 	now   device.Mat           // [1, E] I32: the slots of a layer's experts in this step
@@ -27,8 +27,8 @@ type Link struct {
 	where map[int]device.Mat   // [1, E] I32, by layer: the slots of the experts that stay
 }
 
-// NewLink makes the memory for copies of up to most experts of a layer, whose slots v has. All layers must be kept
-// (Keep). It returns nil if the accelerator cannot read the host's memory.
+// NewLink allocates memory for copies of up to most experts of a layer. v has the slots of the experts. All layers
+// must be kept (Keep). NewLink returns nil if the accelerator cannot read the host's memory.
 func (x *Experts) NewLink(v *View, most int) (*Link, error) {
 	t, ok := x.store.(*stack)
 	if !ok || most < 1 || len(x.slots) == 0 || x.size%16 != 0 {
@@ -81,8 +81,8 @@ func firstBytes(b *device.Bank, size int) int {
 // Most returns the largest number of experts of a layer that are copied.
 func (l *Link) Most() int { return len(l.have) - 1 }
 
-// Set has steps enqueued on s from now on copy share, in 256ths, of the missing experts of a layer, to these slots,
-// at most Most of them. No slot holds an expert that stays.
+// Set makes steps that are enqueued on s from now on copy share/256 of the missing experts of a layer to slots, at
+// most Most of them. None of the slots may hold an expert that stays.
 func (l *Link) Set(s device.Stream, share int, slots []int32) {
 	terms := append(make([]int32, 0, len(l.have)), int32(share))
 	for i := range l.Most() {
@@ -103,7 +103,7 @@ func (l *Link) Set(s device.Stream, share int, slots []int32) {
 	s.CopyIn(l.terms, hostInts(l.have))
 }
 
-// Doubt says that what Set enqueued last may not have reached the device.
+// Doubt records that the work of the last Set may not have reached the device.
 func (l *Link) Doubt() { l.doubt = true }
 
 // Pick enqueues the choice of the experts of a layer that are copied, and returns where the layer's experts are in
@@ -115,7 +115,7 @@ func (l *Link) Pick(s device.Stream, st *stages.State, layer int) *device.Bank {
 	return l.banks[layer]
 }
 
-// Bring enqueues the copies of what Pick has chosen.
+// Bring enqueues the copies of the experts that Pick has chosen.
 func (l *Link) Bring(s device.Stream, st *stages.State, layer int) {
 	p := st.On(l.x.dev, s, nil)
 	p.BringExperts(l.slots, l.piles[layer], l.first[layer], l.list, l.soon)

@@ -118,7 +118,7 @@ func (m *Mirror) Fetch(s device.Stream, st *stages.State) {
 	m.back.fetch(s, m, st)
 }
 
-// State returns the host's view of the batch. It has only what experts read and write. Fetch changes it.
+// State returns the host's view of the batch: the matrices that experts read and write. Fetch changes it.
 func (m *Mirror) State() *stages.State { return &m.st }
 
 // Return enqueues the copy of the results of work to st: to their rows of st.ExpertOut, or on an

@@ -1,6 +1,6 @@
 // Package offload keeps routed experts in host memory for a device that cannot hold all of them. The
 // device has slots for some of them, and a host device computes the others. Other packages decide
-// where experts lie; this one copies them.
+// which experts are in slots; this one copies them.
 //
 //	x, err := offload.New(dev, host, parts)    // parts loaded with routed experts on the host
 //	_, err = x.Room(slots)
@@ -10,8 +10,8 @@
 // In a layer, after group.Attend, m.Fetch copies the input rows of experts to the host. When that
 // stream is synchronised, x.Compute runs the host's work on a stream of the host device, while the
 // device computes its own with group.Experts. m.Return then copies the output rows to the device,
-// before group.Combine. Rows of experts are copied, not their sum, so that the sum has the same bits
-// wherever they were computed.
+// before group.Combine. It copies the rows of experts, not their sum, so that the sum has the same bits
+// whichever device computed them.
 package offload
 
 import (
@@ -78,9 +78,9 @@ type bank struct {
 // slot is room for one expert on the device.
 type slot struct{ layer, expert int } // layer -1: free
 
-// New takes the routed experts of parts away from the groups: until experts are loaded to slots the
-// device cannot use them. They must lie in memory that the host can address. The caller keeps parts,
-// and does not use them without x until Close.
+// New takes the routed experts of parts away from the groups: the device cannot use them until they are
+// loaded to slots. They must be in memory that the host can address. The caller keeps parts, but must not
+// use them without the result until Close.
 func New(dev device.Device, host Host, parts *load.Parts) (*Experts, error) {
 	x := &Experts{dev: dev, accel: dev.Accelerator(), host: host, parts: parts, banks: map[int]*bank{}}
 	_ = x.each(func(g *group.Group, layer int) error {
@@ -121,7 +121,7 @@ func (x *Experts) each(f func(g *group.Group, layer int) error) error {
 	return nil
 }
 
-// Layers are the layers that have routed experts, in rising order.
+// Layers returns the layers that have routed experts, in rising order.
 func (x *Experts) Layers() []int {
 	var layers []int
 	_ = x.each(func(_ *group.Group, layer int) error { layers = append(layers, layer); return nil })
@@ -134,18 +134,18 @@ func (x *Experts) Any() bool { return len(x.slots) > 0 }
 // Rows returns the most rows that layers see.
 func (x *Experts) Rows() int { return x.parts.Limits.LayerRows() }
 
-// ReturnsSums reports whether an accelerator gets the weighted sum of the host's results, and not their
+// ReturnsSums reports whether an accelerator gets the weighted sum of the host's results instead of their
 // rows.
 func (x *Experts) ReturnsSums() bool { return x.accel != nil && !x.accel.HostRows() }
 
-// WholeSum reports whether a layer does more with the sum of its experts than to add it to the residual stream: a norm lies behind it, or
-// there are several streams. What the host computes then has to be in that sum.
+// WholeSum reports whether a layer norms the sum of its experts or divides it among several residual streams, instead of only adding it
+// to the residual stream. Then the host's results must be part of that sum.
 func (x *Experts) WholeSum() bool {
 	cfg := x.parts.Config
 	return cfg.Streams.Several() || cfg.MoE.OwnNorms || cfg.Layers[0].NormsAfter
 }
 
-// AnswersRows reports whether the host answers a call of an accelerator with rows of experts, and not with their weighted sum.
+// AnswersRows reports whether the host answers a call of an accelerator with rows of experts instead of their weighted sum.
 func (x *Experts) AnswersRows() bool { return x.accel.HostRows() || x.WholeSum() }
 
 // Host returns the host device.
@@ -204,8 +204,9 @@ func nativeSlot(cfg *model.Config, f tensor.Format, extra device.Extra) (most in
 // SlotBytes returns the size of a slot: of the largest expert.
 func (x *Experts) SlotBytes() int { return x.size }
 
-// Room allocates the slots, once. On an error it has allocated none, and if the device has too little
-// memory it returns how many would fit. With an arena (load.Options.Arena) slots lie there, all of its shared ones among them.
+// Room allocates the slots. It may succeed only once. After an error no slot is allocated; if the device has
+// too little memory, Room returns the number of slots that would fit. With an arena (load.Options.Arena) the slots are in the arena
+// and include all of its shared ones.
 func (x *Experts) Room(slots int) (int, error) {
 	if slots == 0 || x.size == 0 {
 		return slots, nil
@@ -232,10 +233,10 @@ func (x *Experts) Room(slots int) (int, error) {
 	return x.fit(slots - 1), err
 }
 
-// Arena has the slots together with KV blocks; nil: slots have memory of their own.
+// Arena returns the arena that slots share with KV blocks, nil if slots have memory of their own.
 func (x *Experts) Arena() *arena.Arena { return x.parts.Arena }
 
-// Share says which slots the arena's shared ones are: those from first on. It comes after Room, before any Load.
+// Share makes the slots from first on the shared slots of the arena. It must be called after Room and before any Load.
 func (x *Experts) Share(first int) { x.lent = first }
 
 // places returns the size of room in slots.
@@ -345,7 +346,7 @@ func (x *Experts) prepare(s device.Stream, st *stages.State, layer int) {
 	p.Send()
 }
 
-// Close frees the slots and gives the experts back to the groups.
+// Close frees the slots and returns the experts to the groups.
 func (x *Experts) Close() {
 	if x.store != nil {
 		x.store.close()

@@ -31,7 +31,7 @@ func (x *Experts) pin(b []byte) (release func() error) {
 	return func() error { return nil }
 }
 
-// Notices are lines about what works slower than it was meant to.
+// Notices returns lines about parts that work in a slower way than planned.
 func (x *Experts) Notices() []string {
 	x.plain.mu.Lock()
 	defer x.plain.mu.Unlock()

@@ -20,11 +20,11 @@ type scatter struct {
 	release []func() error
 }
 
-// stageRows is the most rows of a stage.
+// stageRows is the largest number of rows of a stage.
 const stageRows = 1024
 
-// runsMost is how many copies of neighbouring rows a Return makes before it copies all
-// rows in one and has the device scatter them.
+// runsMost is the largest number of copies of neighbouring rows that a Return makes. If
+// it needs more, it copies all rows in one, and the device scatters them.
 const runsMost = 6
 
 // newScatter makes a scatter of rows of out [tokens*K, H] F32, on the host.

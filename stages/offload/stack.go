@@ -62,8 +62,8 @@ func (t *stack) copy(s device.Stream, slots device.Buffer, at, layer, e, n int) 
 func (t *stack) present(device.Buffer, int, int, int) {}
 func (t *stack) absent(int, int)                      {}
 
-// Keep lays the experts of a layer out on the host for copies that come again and again. On
-// other devices than accelerators they lie there already.
+// Keep arranges the experts of a layer in host memory for repeated copies. For devices
+// other than accelerators they are arranged already.
 func (x *Experts) Keep(layer int) error {
 	t, ok := x.store.(*stack)
 	if !ok || t.layers[layer] != nil {
