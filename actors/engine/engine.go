@@ -10,7 +10,7 @@ import (
 
 // Engine is the running model. All methods are safe for concurrent use.
 type Engine interface {
-	// Info describes the model; constant once ready.
+	// Info describes the model. It does not change once the engine is ready.
 	Info() Info
 	// Ready returns nil while requests are served, else an *Error of kind Unavailable (loading,
 	// draining).
@@ -32,11 +32,11 @@ type Engine interface {
 	Prefixes(ctx context.Context, owner string) (Prefixes, error)
 }
 
-// Prefixes are the prefixes of whole blocks in the KV cache.
+// Prefixes lists the cached prefixes of whole KV blocks.
 type Prefixes struct {
 	BlockTokens int
-	// Digests of the prefixes, in no order: FNV-1a, 64 bits, over the ids of all tokens from the first on, each as four
-	// bytes, the lowest first. A prefix whose own beginning was evicted is of no use, and may be in the list.
+	// Digests has a digest of each prefix, in no order: FNV-1a, 64 bits, over the ids of all its tokens, each as four
+	// bytes, the lowest first. The list may have prefixes whose beginning was evicted; these cannot be reused.
 	Digests []uint64
 }
 
@@ -46,17 +46,17 @@ type Info struct {
 	Created time.Time
 	Context int // max_model_len: prompt and answer together
 	Vocab   int
-	// Defaults are the sampling values used where a request is silent (generation_config.json, else
-	// temperature 1, top_p 1).
+	// Defaults are the sampling values that apply if a request does not set them
+	// (generation_config.json, else temperature 1, top_p 1).
 	Defaults Sampling
-	// Infill says that the model can fill in the middle of a text: Prompt.Suffix.
+	// Infill says that the model can fill in the middle of a text (Prompt.Suffix).
 	Infill bool
-	// Reasons says that the chat template has reasoning apart from the answer.
+	// Reasons says that the chat template separates reasoning from the answer.
 	Reasons   bool
 	Tokenizer TokenizerInfo
 }
 
-// TokenizerInfo has what clients need that tokenize through this server.
+// TokenizerInfo describes the tokenizer to clients that tokenize through this server.
 type TokenizerInfo struct {
 	BOS, EOS string // texts of the begin and the end token; "" if there is none
 	AddBOS   bool   // text begins with BOS
@@ -66,7 +66,7 @@ type TokenizerInfo struct {
 // Prompt is a request's input; exactly one field is set.
 type Prompt struct {
 	Chat *Chat
-	Text *string // raw text: BOS is added where the tokenizer config says so, unless it is there
+	Text *string // raw text: BOS is added if the tokenizer config says so, unless the text begins with it
 	IDs  []int32 // taken as they are
 	// ParseSpecial reads special-token text in Text as tokens; NoBOS adds no BOS token. Both are
 	// for Text only.
@@ -90,8 +90,8 @@ type Request struct {
 	ID       string // for logs and traces; chosen by the door
 	Prompt   Prompt
 	Sampling Sampling
-	// MaxTokens bounds the answer; 0 = up to the context. The engine clips it to what the prompt
-	// leaves of the context; such an answer ends with FinishLength.
+	// MaxTokens is the largest number of tokens of the answer; 0 = up to the context. The engine limits
+	// it to the tokens that the prompt leaves of the context; such an answer ends with FinishLength.
 	MaxTokens int
 	MinTokens int
 	// PromptOnly asks for no answer: the prompt is computed, and Done follows with FinishLength and
@@ -104,12 +104,12 @@ type Request struct {
 	IgnoreEOS   bool
 	// KeepSpecial leaves control tokens in the text (skip_special_tokens: false).
 	KeepSpecial bool
-	// Logprobs: -1 none, else that many alternatives per token (0 = the chosen one only).
+	// Logprobs is the number of alternatives per token; 0: the chosen token only, -1: no log-probabilities.
 	Logprobs int
 	// Progress asks for an event for each part of the prompt that is computed.
 	Progress bool
-	// Parts asks for the parts of a chat's answer as the model's chat template has them. nil: all is
-	// text.
+	// Parts asks for a chat's answer in the parts that the model's chat template has. nil: the whole
+	// answer is text.
 	Parts *Parts
 	// Format describes the text of the answer; nil: any text.
 	Format *Format
@@ -118,26 +118,26 @@ type Request struct {
 	PromptLogprobs *int
 	Deadline       time.Time // zero: none
 	Priority       int       // higher first; 0 is the default
-	// Background requests run in the gaps that others leave.
+	// Background says that the request runs only when no other request waits.
 	Background bool
-	// Owner tells who sent the request apart from others: the hash of an API key, "" where there
-	// are none. Owners get equal shares of the pipeline, and find each other's prefixes in the KV
-	// cache only where the server allows it.
+	// Owner identifies the sender of the request: the hash of an API key, "" if no keys are required.
+	// Owners get equal shares of the pipeline, and find each other's prefixes in the KV cache only if
+	// the server allows it.
 	Owner string
-	// Group is that of all choices of one prompt, whose prefill is done once; 0: none.
+	// Group is the same number in the requests for all choices of one prompt, which is computed once; 0: none.
 	Group uint64
 	// Caller is the client's span that the request is a part of.
 	Caller Caller
 }
 
-// Parts asks for an answer with reasoning and tool calls apart from the text.
+// Parts asks for an answer with reasoning and tool calls separated from the text.
 type Parts struct {
 	// Tools are the tools that the model may call, a JSON array in the chat-completions shape. nil:
-	// none, and what looks like a call is text.
+	// none; text that looks like a call stays text.
 	Tools []byte
 	// Single ends the answer before a second call.
 	Single bool
-	// Budget bounds the tokens of reasoning, which is then ended; 0: no bound of its own.
+	// Budget is the largest number of tokens of reasoning, after which it is ended; 0: no limit of its own.
 	Budget int
 	// Call demands calls of these tools and no text. One name, "", stands for any of Tools. nil: the
 	// model decides.
@@ -155,20 +155,19 @@ const (
 	GBNF                         // Source is a grammar in llama.cpp's language
 )
 
-// Format is a description that the text of an answer must follow, but for reasoning and calls of tools.
+// Format is a description that the text of an answer must follow. It does not apply to reasoning and tool calls.
 type Format struct {
 	Kind    FormatKind
 	Source  []byte
 	Choices []string
 	Param   string // the field of the request that errors name
-	// Closed, for JSON, forbids members that a schema does not name, where it does not say.
+	// Closed, for JSON, forbids members that a schema does not name, unless the schema allows them.
 	Closed bool
-	// Space, for JSON, is a regular expression of what may stand between two tokens. nil: at most one
-	// blank.
+	// Space, for JSON, is a regular expression for the text between two tokens. nil: at most one blank.
 	Space *string
 }
 
-// Caller is a span of the client's trace, as W3C Trace Context defines it. The zero value is none.
+// Caller is a span of the client's trace, as W3C Trace Context defines it. The zero value means "none".
 type Caller struct {
 	Trace [16]byte
 	Span  [8]byte
@@ -190,15 +189,15 @@ type Sampling struct {
 	Seed              *uint64 // nil: a random one
 }
 
-// Stream delivers one request's events in order. A slow reader never holds the pipeline: text that
-// is not read yet is joined.
+// Stream delivers one request's events in order. A slow reader never delays the pipeline: events that
+// it has not read are joined.
 type Stream interface {
 	// Next blocks for the next event. After a Done or Failed event, or after Close, it returns
 	// io.EOF. A cancelled ctx only ends this wait.
 	Next(ctx context.Context) (Event, error)
 	// Close cancels the request if it still runs; safe to call twice and together with Next.
 	Close()
-	// PromptTokens is known from the start.
+	// PromptTokens returns the number of tokens of the prompt. It may be called at any time.
 	PromptTokens() int
 }
 
@@ -208,7 +207,7 @@ type EventKind uint8
 const (
 	Queued   EventKind = iota // waiting for a place in the batch
 	Started                   // prefill begins
-	Progress                  // of the prompt, Position tokens are computed or were cached; Usage has all of them
+	Progress                  // Position tokens of the prompt are computed or were cached; Usage has their total number
 	Scored                    // Tokens are the next ones of the prompt, with log-probabilities
 	Tokens                    // Text and, with logprobs, Tokens
 	Done                      // Finish and Usage; Text may hold the last piece
@@ -231,22 +230,21 @@ type Event struct {
 	// Position, with Queued, is the number of requests that start before this one.
 	Position int
 	Text     string // whole valid UTF-8; stop strings withheld
-	Part     Part   // with Tokens: what Text is; TextPart unless Request.Parts is set
+	Part     Part   // with Tokens: the part that Text belongs to; TextPart unless Request.Parts is set
 	// Name is the tool of a CallPart, CallID the model's own id of the call, if it has one.
 	Name, CallID string
 	Tokens       []Token
 	Finish       FinishReason
 	// StopMatched is the stop string that ended the answer, if one did.
 	StopMatched string
-	// StopToken is the end token (EOS or one of StopIDs) that ended the answer, if one did. It
-	// counts in Usage; its text is in the answer, and itself among the Tokens, only with
-	// IncludeStop.
+	// StopToken is the end token (EOS or one of StopIDs) that ended the answer, if one did. Usage counts
+	// it. Only with IncludeStop its text is in the answer and it is among the Tokens.
 	StopToken *int32
 	Usage     Usage
 	Err       *Error
 }
 
-// Token is one token with its log-probability (when asked for).
+// Token is one token with its log-probability, if the request asks for it.
 type Token struct {
 	ID      int32
 	Text    []byte      // the token's own bytes, not always whole characters
@@ -282,17 +280,17 @@ const (
 type Stats struct {
 	Running, Waiting              int
 	KVBlocksUsed, KVBlocksTotal   int    // used: by requests
-	KVBlocksCached                int    // used by none, and kept for the next with the same prefix
-	KVHostUsed, KVHostTotal       int    // blocks in host memory, of those that lost their place
+	KVBlocksCached                int    // used by no request, and kept for requests with the same prefix
+	KVHostUsed, KVHostTotal       int    // blocks in host memory that were evicted from the device
 	StepGraphs                    int    // steps that the device keeps as graphs
 	RanksLost                     uint64 // devices and workers
 	Replays                       uint64 // requests that went on elsewhere after a rank was lost
-	Preemptions                   uint64 // requests that lost their blocks to others and began again
+	Preemptions                   uint64 // requests that lost their blocks to others and were computed again
 	PrefixQueries, PrefixHits     uint64 // tokens of prompts that were looked for in the KV cache, and found
 	PromptTokens, GeneratedTokens uint64
 	Finished                      map[string]uint64 // by finished_reason: stop, length, abort, error
 	Steps                         uint64
-	StepsAhead                    uint64 // of them, made before the tokens they start from were known
+	StepsAhead                    uint64 // steps made before the tokens that they start from were known
 	StepTokens                    Histogram
 	QueueTime, TTFT, ITL, E2E     Histogram      // seconds
 	ActorQueue                    map[string]int // actor -> messages waiting
