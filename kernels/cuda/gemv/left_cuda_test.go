@@ -32,7 +32,7 @@ func TestChoiceLeft(t *testing.T) {
 	int4, int8 := &cudatest.Layout{Bits: 4, Group: 128}, &cudatest.Layout{Bits: 8, Group: 128}
 	bf16, channel := &cudatest.Layout{DType: tensor.BF16}, &cudatest.Layout{Bits: 8}
 	for _, v := range []leftCase{
-		{int4, int8, 1088, device.Router{Experts: 40, TopK: 6, Scale: 1}, false},
+		{int4, int8, 1152, device.Router{Experts: 40, TopK: 6, Scale: 1}, false}, // whole units: shared blocks norm the rows
 		{int4, int4, 320, device.Router{Experts: 64, TopK: 5, Normalize: true, Scale: 2}, false},
 		{int4, bf16, 576, device.Router{Experts: 24, TopK: 4, Scoring: device.ScoreSigmoid, Groups: 4, TopGroups: 2, GroupScore: device.GroupTop2Sum, Normalize: true, Scale: 2.5}, true},
 		{bf16, nil, 2112, device.Router{Experts: 8, TopK: 2, Groups: 4, TopGroups: 3, Scale: 1}, false},
