@@ -49,13 +49,13 @@ func (p *Pool) Check() error {
 	for i := range p.pages {
 		if g := &p.pages[i]; g.serial != 0 {
 			named++
-			if _, ok := p.prefixes[g.serial]; !ok {
-				return fmt.Errorf("kvblocks: page %d has no digest", i)
+			if at, ok := p.named[g.serial]; !ok || at != int32(i) {
+				return fmt.Errorf("kvblocks: the identity of page %d is found at %d, %t", i, at, ok)
 			}
 		}
 	}
-	if named != len(p.prefixes) {
-		return fmt.Errorf("kvblocks: %d pages with an identity, %d digests", named, len(p.prefixes))
+	if named != len(p.named) {
+		return fmt.Errorf("kvblocks: %d pages with an identity, %d are found", named, len(p.named))
 	}
 	for domain, r := range p.roots.byDomain {
 		if r.uses <= 0 || p.roots.bySerial[r.serial] != r {

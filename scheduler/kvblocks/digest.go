@@ -17,7 +17,11 @@ func (p *Pool) follow(parent uint64, tokens []int32) prefix {
 	if p.roots.bySerial[parent] != nil {
 		return prefix{digest(digestStart, tokens), parent}
 	}
-	before := p.prefixes[parent]
+	at, ok := p.named[parent]
+	if !ok { // nothing finds what comes after a page that is gone
+		return prefix{}
+	}
+	before := &p.pages[at].prefix
 	return prefix{digest(before.digest, tokens), before.root}
 }
 
@@ -40,14 +44,11 @@ func (p *Pool) Digests(domain [32]byte) []uint64 {
 	if r == nil {
 		return nil
 	}
-	var list []uint64
+	list := make([]uint64, 0, len(p.named))
 	for i := range p.pages {
 		g := &p.pages[i]
-		if g.serial == 0 || len(g.tokens) != p.cfg.BlockTokens {
-			continue
-		}
-		if f := p.prefixes[g.serial]; f.root == r.serial {
-			list = append(list, f.digest)
+		if g.serial != 0 && g.prefix.root == r.serial && len(g.tokens) == p.cfg.BlockTokens {
+			list = append(list, g.prefix.digest)
 		}
 	}
 	return list

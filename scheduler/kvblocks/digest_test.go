@@ -42,3 +42,19 @@ func TestDigests(t *testing.T) {
 	}
 	check(t, p)
 }
+
+// BenchmarkDigests lists the prefixes of a cache of 50,000 blocks, as the schedule actor does for each GET /v1/prefixes.
+func BenchmarkDigests(b *testing.B) {
+	const blocks = 50000
+	p := New(Config{Blocks: blocks, BlockTokens: 2})
+	link := p.Open([32]byte{})
+	for i := range int32(blocks) {
+		block, _ := p.Alloc()
+		link = p.Put(block, link, []int32{i, i})
+	}
+	for b.Loop() {
+		if n := len(p.Digests([32]byte{})); n != blocks {
+			b.Fatal(n)
+		}
+	}
+}

@@ -45,7 +45,7 @@ type Pool struct {
 	roots roots
 	parts map[uint64]int // by parent: how many pages that are not full come after it
 
-	prefixes map[uint64]prefix // by serial, of pages with an identity
+	named map[uint64]int32 // by serial, the page that has it
 
 	places      []int32 // stack of free places
 	resting     order   // places with an identity that no move works on
@@ -62,6 +62,7 @@ type page struct {
 	serial uint64  // its identity; 0: none
 	parent uint64  // that of the block before it, or of a root
 	hash   uint64  // of parent and tokens
+	prefix prefix  // of all tokens up to its end
 	tokens []int32 // BlockTokens of them, or fewer: see Put
 	next   int32   // in its bucket of the table
 	listed bool    // in the table
@@ -80,7 +81,7 @@ func New(cfg Config) *Pool {
 		snapshot: make([]snapshot, cfg.Snapshots), vacant: make([]int32, cfg.Snapshots), kept: newOrder(cfg.Snapshots),
 		windows: make([]windowBlock, cfg.Windows), freeWindows: make([]int32, cfg.Windows), idleWindows: newOrder(cfg.Windows),
 	}
-	p.parts, p.prefixes = map[uint64]int{}, map[uint64]prefix{}
+	p.parts, p.named = map[uint64]int{}, map[uint64]int32{}
 	p.table.init(n)
 	p.roots.init()
 	p.table.seed = maphash.MakeSeed()

@@ -93,7 +93,7 @@ func (p *Pool) Put(block int32, parent uint64, tokens []int32) uint64 {
 	p.table.serial++
 	g := p.block(block)
 	g.serial, g.parent, g.hash, g.tokens = p.table.serial, parent, hash, append(g.tokens[:0], tokens...)
-	p.prefixes[g.serial] = p.follow(parent, tokens)
+	g.prefix, p.named[g.serial] = p.follow(parent, tokens), block
 	p.roots.count(parent, 1)
 	p.countPart(g, 1)
 	p.enter(block)
@@ -156,7 +156,7 @@ func (p *Pool) forget(id int32) {
 	p.dropWindow(id)
 	p.roots.count(g.parent, -1)
 	p.countPart(g, -1)
-	delete(p.prefixes, g.serial)
+	delete(p.named, g.serial)
 	g.serial, g.parent = 0, 0
 }
 
@@ -166,7 +166,8 @@ func (p *Pool) pass(from, to int32) {
 	listed := p.pages[from].listed
 	p.leave(from)
 	a, b := &p.pages[from], &p.pages[to]
-	b.serial, b.parent, b.hash, b.snap = a.serial, a.parent, a.hash, a.snap
+	b.serial, b.parent, b.hash, b.prefix, b.snap = a.serial, a.parent, a.hash, a.prefix, a.snap
+	p.named[b.serial] = to
 	a.tokens, b.tokens = b.tokens, a.tokens
 	a.serial, a.parent, a.snap = 0, 0, -1
 	p.moveWindow(from, to)
