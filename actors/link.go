@@ -10,6 +10,7 @@ import (
 	"krater/actors/msg"
 	"krater/kernels/device"
 	"krater/scheduler/files"
+	"krater/stages/link"
 )
 
 // linkNode takes a batch from one layer group to the next. Within a rank both compute on the same
@@ -124,6 +125,11 @@ func (n *crossing) carry(b *msg.Batch, to *msg.Local, s device.Stream) error {
 	return to.Hop.Carry(b.On(n.from), s, n.src[:count], n.dst[:count])
 }
 
+// linkCost returns the cost of a link between two ranks of this process.
+func linkCost(c link.Cost) engine.Link {
+	return engine.Link{Kind: c.Kind, Hops: c.Hops, Bytes: c.Bytes, Faults: c.Faults, Time: c.Time}
+}
+
 // linkCosts adds up what links have cost, by kind.
 func (p *Pipeline) linkCosts() []engine.Link {
 	list := slices.Clone(p.linksBefore)
@@ -135,17 +141,18 @@ func (p *Pipeline) linkCosts() []engine.Link {
 		}
 		l := &list[i]
 		l.Hops, l.Bytes, l.Faults, l.Time = l.Hops+c.Hops, l.Bytes+c.Bytes, l.Faults+c.Faults, l.Time+c.Time
+		l.Within = max(l.Within, c.Within)
 	}
 	add(engine.Link{Kind: sameMemory, Bytes: p.stayed.Load()})
 	for i := 1; i < len(p.pairs); i++ {
 		for _, c := range p.pairs[i].Costs() {
-			add(engine.Link(c))
+			add(linkCost(c))
 		}
 	}
 	if h := p.help; h != nil {
 		for _, pair := range h.pair {
 			for _, c := range pair.Costs() {
-				add(engine.Link(c))
+				add(linkCost(c))
 			}
 		}
 	}

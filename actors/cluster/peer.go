@@ -41,11 +41,11 @@ func (m *member) look(x look) (*seen, error) {
 	}
 }
 
-// ahead returns how far the worker's clock is ahead of this one, and whether that is known.
-func (m *member) ahead() (time.Duration, bool) {
+// ahead returns how far the worker's clock is ahead of this one, how exactly that is known, and whether it is.
+func (m *member) ahead() (ahead, within time.Duration, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.offset, m.rtt > 0
+	return m.offset, m.rtt / 2, m.rtt > 0
 }
 
 // peer is a worker of one generation, as the pipeline shows it.
@@ -53,9 +53,10 @@ type peer struct {
 	*member
 	before *member // nil: the leader
 
-	mu   sync.Mutex
-	hop  engine.Link   // so far, with its time between two clocks
-	took time.Duration // its time on one
+	mu     sync.Mutex
+	hop    engine.Link   // so far, with its time between two clocks
+	took   time.Duration // its time on one
+	within time.Duration // how exactly the clocks of its two ends were known when they were used least exactly
 }
 
 // peers describes the workers of a generation.
@@ -66,7 +67,7 @@ func peers(list []*member, drawn []engine.Topology) (all []*peer, told []Peer) {
 		before = m
 		all = append(all, p)
 		told = append(told, Peer{Name: m.offer.Worker, Topology: drawn[i], Ask: p.ask, Hop: p.cost, Ahead: func() time.Duration {
-			ahead, _ := m.ahead()
+			ahead, _, _ := m.ahead()
 			return ahead
 		}})
 	}
@@ -75,12 +76,16 @@ func peers(list []*member, drawn []engine.Topology) (all []*peer, told []Peer) {
 
 // clocks returns how far the worker's clock and that of the member before are ahead of the leader's.
 func (p *peer) clocks() (own, before time.Duration, known bool) {
-	own, known = p.ahead()
+	own, within, known := p.ahead()
 	if p.before != nil {
+		var more time.Duration
 		var also bool
-		before, also = p.before.ahead()
-		known = known && also
+		before, more, also = p.before.ahead()
+		within, known = within+more, known && also
 	}
+	p.mu.Lock()
+	p.within = max(p.within, within)
+	p.mu.Unlock()
 	return own, before, known
 }
 
@@ -123,6 +128,6 @@ func (p *peer) cost() engine.Link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.hop
-	l.Time = p.took
+	l.Time, l.Within = p.took, p.within
 	return l
 }

@@ -306,6 +306,7 @@ type Link struct {
 	Hops, Bytes uint64
 	Faults      uint64        // hops after which other rows had arrived than were sent, or none in time
 	Time        time.Duration // of the copies; estimated from some hops if the host does not wait for them
+	Within      time.Duration // between processes: Time of a hop is known this exactly, as their clocks are, or better; 0: there is one clock
 }
 
 // ExpertCache counts, for one strategy on one rank, where the experts were when their layer needed them.

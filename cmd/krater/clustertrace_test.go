@@ -139,19 +139,10 @@ func (r *clusterRig) namesSlowHop() {
 // inOrder checks that members saw each step in the order in which it passes them, as exactly as their clocks are known.
 func (r *clusterRig) inOrder(tracks []trace.Track) {
 	r.t.Helper()
-	var apart time.Duration // of two members, at most
-	for line := range strings.Lines(r.leader.err.String()) {
-		var said struct{ Message, Within string }
-		if json.Unmarshal([]byte(line), &said) == nil && said.Message == "the clock of a worker" {
-			d, err := time.ParseDuration(said.Within)
-			if err != nil || d <= 0 {
-				r.t.Errorf("the clock of a worker is known within %q: %v", said.Within, err)
-			}
-			apart += d
-		}
-	}
-	for range 2 * time.Second / (500 * time.Millisecond / 8) { // heartbeats since the log: each lets a round trip count that is longer by a sixteenth
-		apart += apart/16 + 1
+	within := r.metric(`link_clock_seconds{kind="rank0 to rank1"}`) + r.metric(`link_clock_seconds{kind="rank1 to rank2"}`)
+	apart := time.Duration(within * float64(time.Second)) // of two members, at most
+	if apart <= 0 || apart > 50*time.Millisecond {
+		r.t.Errorf("clocks are known within %v", apart)
 	}
 	way := []string{"out", "rank1/keeper", "rank1/out", "rank2/keeper", "rank2/out", "in"}
 	steps := map[uint64]*[6]trace.Event{}

@@ -61,6 +61,7 @@ var (
 	descLink       = desc("link_bytes", "Bytes of rows that went from one layer group to the next.", "kind")
 	descHops       = desc("link_hops", "Times that rows were copied from one rank to the next.", "kind")
 	descHopTime    = desc("link_seconds", "Time of these copies; between processes from sending until the rows were taken.", "kind")
+	descHopClocks  = desc("link_clock_seconds", "Time of a copy between processes is known this exactly, as their clocks are, or better.", "kind")
 	descLost       = desc("ranks_lost", "Devices and workers that were lost.")
 	descReplays    = desc("request_replays", "Requests that went on elsewhere after a rank was lost.")
 	descHopFaults  = desc("link_faults", "Copies after which the rows were others than those sent, or had not arrived in time.", "kind")
@@ -76,7 +77,7 @@ var (
 func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descReady, descDraining, descRunning, descWaiting, descKV, descCached, descHost, descGraphs, descQueries, descFound, descPreempted, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
-		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descHops, descHopTime, descHopFaults, descLost, descReplays, descExperts, descHits, descMisses, descLeft, descCopies, descDMA,
+		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descHops, descHopTime, descHopFaults, descHopClocks, descLost, descReplays, descExperts, descHits, descMisses, descLeft, descCopies, descDMA,
 	} {
 		out <- d
 	}
@@ -134,6 +135,9 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 		counter(descHops, float64(l.Hops), l.Kind)
 		counter(descHopTime, l.Time.Seconds(), l.Kind)
 		counter(descHopFaults, float64(l.Faults), l.Kind)
+		if l.Within > 0 {
+			gauge(descHopClocks, l.Within.Seconds(), l.Kind)
+		}
 	}
 	for device, n := range s.ExpertsComputed {
 		counter(descExperts, float64(n), device)

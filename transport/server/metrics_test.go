@@ -19,7 +19,7 @@ func TestMetrics(t *testing.T) {
 		ITL:        engine.Histogram{Bounds: []float64{0.01}, Counts: []uint64{9}, Count: 9, Sum: 0.05},
 		StepTokens: engine.Histogram{Bounds: []float64{1, 8}, Counts: []uint64{2, 5}, Count: 5, Sum: 20},
 		ActorQueue: map[string]int{"group:0": 4}, ActorWait: map[string]time.Duration{"group:0": 1500 * time.Millisecond},
-		Links: []engine.Link{{Kind: "local", Hops: 3, Bytes: 4096, Faults: 1, Time: time.Second / 2}}, ExpertsComputed: map[string]uint64{"cpu": 12},
+		Links: []engine.Link{{Kind: "local", Hops: 3, Bytes: 4096, Faults: 1, Time: time.Second / 2, Within: time.Second / 4}}, ExpertsComputed: map[string]uint64{"cpu": 12},
 		ExpertCaches: []engine.ExpertCache{{Strategy: "lru", Rank: "hostsim", Hits: 5, Misses: 6, Host: 8, Copies: 9, CopiedBytes: 7}},
 	})
 	res := f.send(t, "GET", "/metrics", "")
@@ -45,7 +45,7 @@ func TestMetrics(t *testing.T) {
 		"# TYPE krater:iteration_tokens_total histogram", `krater:iteration_tokens_total_bucket{le="8"} 5`,
 		"# TYPE krater:actor_queue_depth gauge", `krater:actor_queue_depth{actor="group:0"} 4`,
 		"# TYPE krater:actor_wait_seconds counter", `krater:actor_wait_seconds{actor="group:0"} 1.5`,
-		"# TYPE krater:link_bytes counter", `krater:link_bytes{kind="local"} 4096`, `krater:link_hops{kind="local"} 3`, `krater:link_faults{kind="local"} 1`, `krater:link_seconds{kind="local"} 0.5`,
+		"# TYPE krater:link_bytes counter", `krater:link_bytes{kind="local"} 4096`, `krater:link_hops{kind="local"} 3`, `krater:link_faults{kind="local"} 1`, `krater:link_seconds{kind="local"} 0.5`, `krater:link_clock_seconds{kind="local"} 0.25`,
 		"# TYPE krater:experts_computed counter", `krater:experts_computed{device="cpu"} 12`,
 		`krater:expert_cache_hits{rank="hostsim",strategy="lru"} 5`, `krater:expert_cache_misses{rank="hostsim",strategy="lru"} 6`, `krater:expert_cache_host{rank="hostsim",strategy="lru"} 8`, `krater:expert_copies{rank="hostsim",strategy="lru"} 9`,
 		"# TYPE krater:expert_dma_bytes counter", `krater:expert_dma_bytes{rank="hostsim",strategy="lru"} 7`,
