@@ -3,6 +3,7 @@
 package local
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -31,12 +32,13 @@ func TestRanksOnGPUs(t *testing.T) {
 		lost         cudatest.Loss
 	}{
 		{"cuda", "0", false, 0}, {"cuda:0,cuda:0", "400MiB,400MiB", false, 0}, {"cuda:0,cuda:1", "0", false, cudatest.Destroyed},
-		{"cuda:0,cuda:1", "0", false, cudatest.Faulted}, {"cuda,cpu", "0", true, 0}, {"cpu,cuda", "0", false, 0},
+		{"cuda:0,cuda:1", "0", false, cudatest.Faulted}, {"cuda,cpu", "0", true, 0}, {"cpu,cuda", "0", false, cudatest.Destroyed},
+		{"cpu,cuda", "0", false, cudatest.Faulted},
 	} {
-		if testing.Short() && (x.device == "cpu,cuda" || x.lost == cudatest.Faulted) {
+		if testing.Short() && x.lost == cudatest.Faulted {
 			continue // the nightly has it
 		}
-		t.Run(x.device, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s,%d", x.device, x.lost), func(t *testing.T) {
 			if n < 2 && strings.Contains(x.device, "cuda:1") {
 				_, _, err := Settle(config.Options{Device: config.Kind(x.device)}, config.Reporter{}.Complete())
 				if err == nil || !strings.Contains(err.Error(), "GPU 1: the machine has 1") {
