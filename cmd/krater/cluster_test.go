@@ -31,6 +31,7 @@ type clusterRig struct {
 	workers []*program
 	by      func(worker int) []string // the program that starts a worker, see launchBy; nil: none
 	way     *slowWay                  // to worker 1; nil: the network's
+	options []string                  // of workers
 }
 
 // newCluster starts a leader and workers, and waits until they serve.
@@ -81,7 +82,7 @@ func (r *clusterRig) start(i int) {
 	if i == 1 && r.way != nil {
 		args = append(args, "--listen", r.way.to, "--advertise", r.way.lis.Addr().String())
 	}
-	r.workers[i] = launchBy(r.t, by, args...)
+	r.workers[i] = launchBy(r.t, by, append(args, r.options...)...)
 }
 
 // kill ends a worker without a word.
