@@ -36,7 +36,7 @@ func (p *Placement) Here(layer int) *device.Bank {
 // AsResident reports whether all experts that a batch with the given number of rows uses stay where they are, as if they were
 // part of the layers.
 func (p *Placement) AsResident(rows int) bool {
-	return p.Steady() && p.Whole(rows, false) && !p.Asks(rows, false)
+	return p.Steady() && !p.sides[p.Phase(rows)].moves && p.Whole(rows, false) && !p.Asks(rows, false)
 }
 
 // Helped reports whether a helper computes experts of a batch with the given number of rows.

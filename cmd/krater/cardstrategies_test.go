@@ -220,3 +220,28 @@ func TestWholeSumsOnCard(t *testing.T) {
 		})
 	}
 }
+
+// TestStepsAsResidentOnCard: only where no experts are copied in the middle of a step, and the host computes none, does a step count as
+// one of layers that hold their experts. A copy submits what was enqueued before it, so the next step must wait: else it may
+// take a token that is not chosen yet.
+func TestStepsAsResidentOnCard(t *testing.T) {
+	place := besideCard(t, load.Precision{}, 0, cuda.Options{F32: true})
+	var slot int64
+	for _, c := range []struct {
+		prefill, decode string
+		slots           int64 // of 16 experts; 0: as many as they need
+		want            [dispatch.Phases]bool
+	}{
+		{"persistent", "persistent", 0, [dispatch.Phases]bool{true, true}},
+		{"layer_grouped:2:1", "hot_cached_static", 12, [dispatch.Phases]bool{false, false}},
+		{"cpu_only", "lru", 12, [dispatch.Phases]bool{false, false}},
+	} {
+		m := place(t, placement.Options{Prefill: chosen(t, c.prefill), Decode: chosen(t, c.decode), Threshold: 9, Budget: c.slots * slot})
+		slot = m.slot
+		for phase, rows := range [dispatch.Phases]int{dispatch.Prefill: 9, dispatch.Decode: 1} {
+			if got := m.place.AsResident(rows); got != c.want[phase] {
+				t.Errorf("%s, %s, %d rows: %t, want %t", c.prefill, c.decode, rows, got, c.want[phase])
+			}
+		}
+	}
+}
