@@ -44,7 +44,7 @@ func (r *rig) looks(b *failing) {
 		t.Error("the worker does not record every batch while it is looked at")
 	}
 	cost := b.hop
-	cost.Within = 2 * time.Millisecond // both round trips take 2 ms
+	cost.Within = 2 * time.Millisecond  // both round trips take 2 ms
 	if hop := peer.Hop(); hop != cost { // both clocks are ahead
 		t.Errorf("the hop cost %+v", hop)
 	}
