@@ -109,6 +109,10 @@ func (p *Placement) start(o *Options, out *Outline) error {
 			return fmt.Errorf("%s: %s: %w", phase, out.Sides[phase].Name(), err)
 		}
 	}
+	if pre, dec := p.sides[dispatch.Prefill], p.sides[dispatch.Decode]; pre != dec && pre.moves && dec.moves {
+		// Each finds experts in the slots of the other, where no fixed table of its own has them.
+		pre.settled.Start.Fixed[dispatch.Prefill], dec.settled.Start.Fixed[dispatch.Decode] = false, false
+	}
 	if !p.accel {
 		if err := p.takeBack(&Stats{}); err != nil {
 			return err

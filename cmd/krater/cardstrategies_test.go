@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -242,6 +243,21 @@ func TestStepsAsResidentOnCard(t *testing.T) {
 			if got := m.place.AsResident(rows); got != c.want[phase] {
 				t.Errorf("%s, %s, %d rows: %t, want %t", c.prefill, c.decode, rows, got, c.want[phase])
 			}
+		}
+	}
+}
+
+// TestMixedStrategiesOnCard: where experts come and go for prompts and for generated tokens, but by two strategies, a prompt finds
+// some of its experts in the slots of the other.
+func TestMixedStrategiesOnCard(t *testing.T) {
+	place := besideCard(t, load.Precision{}, 0, cuda.Options{F32: true})
+	all := place(t, placement.Options{Prefill: chosen(t, "persistent"), Decode: chosen(t, "persistent"), Threshold: 2})
+	mixed := place(t, placement.Options{Prefill: chosen(t, "layer_grouped:2:1"), Decode: chosen(t, "lru"), Threshold: 2, Budget: 13 * all.slot})
+	for i := range 3 {
+		prompt := randomTokens(9, i)
+		want, got := runOn(t, all.Model, prompt, 3, 0), runOn(t, mixed.Model, prompt, 3, 0)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("prompt %d: other logits; tokens %d, want %d", i, got.ids, want.ids)
 		}
 	}
 }
